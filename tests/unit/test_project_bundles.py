@@ -47,7 +47,7 @@ def _packaged(folder: Path, properties: str) -> Packaged:
         "    Properties: {CodeUri: src, Runtime: nodejs22.x, Handler: app.handler}\n"
     )
     [stack] = read_project(folder / "template.yaml", ProjectOptions()).stacks
-    return package(stack, BuildTools(lambda requirements, runtime: requirements, lambda image: ""))
+    return package(stack, BuildTools(lambda requirements, runtime, architecture: requirements, lambda image: ""))
 
 
 def _flags(packaged: Packaged) -> list[str]:

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 def _packaged(folder: Path, layers: dict[str, Path]) -> Packaged:
     [stack] = read_project(folder / "template.yaml", ProjectOptions()).stacks
-    tools = BuildTools(lambda requirements, runtime: requirements, lambda image: "", layers=layers)
+    tools = BuildTools(lambda requirements, runtime, architecture: requirements, lambda image: "", layers=layers)
     return package(stack, tools)
 
 

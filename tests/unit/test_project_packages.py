@@ -15,7 +15,7 @@ from thawd.deploy.projects.artifacts import BuildTools, Packaged, package
 from thawd.deploy.projects.discovery import find_project
 from thawd.deploy.projects.reading import read_project
 from thawd.deploy.projects.stacks import ImageAsset, Project, ProjectError, ProjectOptions
-from thawd.deploy.projects.template_files import stack_name
+from thawd.deploy.projects.template_files import stack_name, target_of
 from thawd.deploy.projects.zip_files import Source, archive
 
 pytestmark = pytest.mark.in_memory
@@ -57,11 +57,14 @@ def test_samconfig_names_the_stack_and_its_parameters(folder: Path) -> None:
         '[default.global.parameters]\nstack_name = "first"\n'
         "[default.deploy.parameters]\nparameter_overrides = \"A=1 B='2 3' C=4\"\n"
         '[prod.deploy.parameters]\nstack_name = "second"\nparameter_overrides = ["A=5"]\n'
+        'tags = "team=a"\nregion = "eu-west-1"\nprofile = "work"\n'
     )
     stack = _read(folder, text, parameters={"B": "given"}).stacks[0]
     assert (stack.name, stack.parameters) == ("first", {"A": "1", "B": "given"})
     stack = _read(folder, text, env="prod").stacks[0]
-    assert (stack.name, stack.parameters) == ("second", {"A": "5"})
+    assert (stack.name, stack.parameters, stack.tags) == ("second", {"A": "5"}, {"team": "a"})
+    assert target_of(folder / "template.yaml", "prod") == ("eu-west-1", "work")
+    assert target_of(folder / "template.yaml", None) == (None, None)
     with pytest.raises(ProjectError, match="has no section test; it has default, prod"):
         _read(folder, text, env="test")
     assert stack_name("my_app 2") == "my-app-2"
@@ -109,10 +112,10 @@ def test_requirements_beside_the_code_are_in_its_package(folder: Path) -> None:
     site = folder / "site-packages"
     (site / "six").mkdir(parents=True)
     (site / "six/__init__.py").touch()
-    asked: list[tuple[str, str]] = []
+    asked: list[tuple[str, str, str | None]] = []
 
-    def packages(requirements: Path, runtime: str) -> Path:
-        asked.append((requirements.parent.name, runtime))
+    def packages(requirements: Path, runtime: str, architecture: str | None) -> Path:
+        asked.append((requirements.parent.name, runtime, architecture))
         return site
 
     packaged = _packaged(
@@ -120,19 +123,27 @@ def test_requirements_beside_the_code_are_in_its_package(folder: Path) -> None:
         """
         Transform: AWS::Serverless-2016-10-31
         Resources:
-          A: {Type: AWS::Serverless::Function, Properties: {CodeUri: src, Runtime: python3.12}}
+          A: {Type: AWS::Serverless::Function, Properties: {CodeUri: src, Runtime: !Ref Runtime}}
           L:
             Type: AWS::Serverless::LayerVersion
-            Metadata: {BuildMethod: python3.11}
+            Metadata: {BuildMethod: python3.11, BuildArchitecture: arm64}
             Properties: {ContentUri: layer}
           K:
             Type: AWS::Lambda::Function
             Metadata: {'aws:asset:path': src, 'aws:asset:is-bundled': false}
-            Properties: {Runtime: python3.13, Code: {S3Bucket: cdk-assets, S3Key: abc.zip}}
+            Properties:
+              Runtime: python3.13
+              Architectures: [!If [IsArm, arm64, x86_64]]
+              Code: {S3Bucket: cdk-assets, S3Key: abc.zip}
+        Parameters: {Runtime: {Type: String, Default: python3.12}}
         """,
         packages,
     )
-    assert asked == [("src", "python3.12"), ("layer", "python3.11"), ("src", "python3.13")]
+    assert asked == [
+        ("src", "python3.12", "x86_64"),
+        ("layer", "python3.11", "arm64"),
+        ("src", "python3.13", None),
+    ]
     zips = sorted(_names(content) for content in packaged.objects.values())
     assert zips == [
         ["app.py", "requirements.txt", "six/__init__.py"],
@@ -219,7 +230,7 @@ def test_images_are_built_as_the_metadata_of_functions_say(folder: Path) -> None
         built.append(image)
         return f"{image.repository}:built"
 
-    packaged = package(stack, BuildTools(lambda requirements, runtime: requirements, build))
+    packaged = package(stack, BuildTools(lambda requirements, runtime, architecture: requirements, build))
     first, second = built
     assert (first.folder, first.dockerfile.name) == ((folder / "src").resolve(), "Dockerfile.captions")
     assert (first.target, first.build_args, second.target) == ("last", {"VERSION": "3"}, None)

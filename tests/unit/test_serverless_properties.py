@@ -56,7 +56,7 @@ def _resources(project: Project) -> dict[str, Any]:
     return found
 
 
-def _not_installed(requirements: Path, runtime: str) -> Path:
+def _not_installed(requirements: Path, runtime: str, architecture: str | None) -> Path:
     raise AssertionError(requirements)
 
 
@@ -147,7 +147,7 @@ provider: {name: aws, runtime: python3.12}
 package: {individually: true, patterns: ['!one/test/**']}
 functions: {a: {handler: app.f, module: one}, b: {handler: app.f, module: two}}
 """)
-    assert _packaged(project, lambda requirements, runtime: tmp_path / "packages") == {
+    assert _packaged(project, lambda requirements, runtime, architecture: tmp_path / "packages") == {
         "ALambdaFunction": ["app.py", "greeting.py", "needs.txt"],
         "BLambdaFunction": ["app.py"],
     }

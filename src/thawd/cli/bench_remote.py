@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli.deploy import stack_name
+from thawd.cli.deploy_project import function_of
 from thawd.cli.exits import fail
 from thawd.cli.options import load, project_of
 
@@ -114,9 +115,4 @@ def _function(options: Mapping[str, Any], account: AwsAccount) -> tuple[str, str
         return naming.function_name(stack_name(settings, options["stack"]), name), naming.ALIAS
     if options["stack"] is None:
         raise click.UsageError("--remote in the folder of a project needs --stack, the name of its stack at AWS")
-    rows = account.resources(options["stack"])
-    found = [row["name"] for row in rows if row["type"] == "AWS::Lambda::Function" and name in row.values()]
-    if len(found) != 1:
-        known = ", ".join(row["resource"] for row in rows if row["type"] == "AWS::Lambda::Function") or "none"
-        fail(f"the stack {options['stack']} has no function {name!r}; it has: {known}")
-    return found[0], None
+    return function_of(account, options["stack"], name), None

@@ -18,17 +18,19 @@ from click.core import ParameterSource
 from thawd.cli.exits import EXIT_FAILED, VerbGroup, fail, warn
 from thawd.cli.options import Finite, config_option, examples, load, project_of
 from thawd.cli.output import print_text
+from thawd.cli.projects import Assignments, as_map
 from thawd.resources import PYTHON_RUNTIMES
 
 if TYPE_CHECKING:
     from thawd.config import Settings
     from thawd.deploy.aws.assets import Assets
     from thawd.deploy.aws.plan import Plan
-    from thawd.deploy.aws.stack_deployment import AwsAccount
+    from thawd.deploy.aws.stack_deployment import AwsAccount, DeployedStack
     from thawd.deploy.aws.stack_events import StackEvent
     from thawd.deploy.aws.template import Model
+    from thawd.deploy.projects.stacks import ProjectStack
 
-_TARGET_OPTIONS = ("config_path", "stack", "region", "profile", "endpoint_url")
+_TARGET_OPTIONS = ("config_path", "stack", "env", "region", "profile", "endpoint_url")
 _COLOURS = {"COMPLETE": "green", "FAILED": "red"}
 
 
@@ -40,11 +42,22 @@ class Target:
         settings: the configuration.
         stack: name of the stack.
         account: the account and region.
+        project: the stack of another tool's project; None: the configuration is thawd's own.
     """
 
     settings: Settings
     stack: str
     account: AwsAccount
+    project: ProjectStack | None = None
+
+    def found(self) -> DeployedStack | None:
+        """Return the deployed stack; of a project, without its template. None: there is none."""
+        from thawd.deploy.aws.stack_deployment import described
+
+        if self.project is None:
+            return self.account.read_stack(self.stack)
+        found = self.account.find_stack(self.stack)
+        return None if found is None else described(found, None)
 
 
 def _target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,9 +66,12 @@ def _target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         config_option,
         click.option("--endpoint-url", metavar="URL", help="URL of all AWS services, for example of thawd up --aws."),
         click.option("--profile", help="Profile of AWS's settings."),
-        click.option("--region", help="AWS region.  [default: region in [deploy.aws], else AWS's own settings]"),
         click.option(
-            "--stack", help="Name of the stack.  [default: stack in [deploy.aws], else the configuration's folder]"
+            "--region", help="AWS region.  [default: that of [deploy.aws] or samconfig.toml, else AWS's own settings]"
+        ),
+        click.option("--env", help="Section of samconfig.toml, for a template."),
+        click.option(
+            "--stack", help="Name of the stack.  [default: that of [deploy.aws] or samconfig.toml, else the folder's]"
         ),
     ):
         command = option(command)
@@ -66,8 +82,11 @@ def _settings(options: Mapping[str, Any]) -> Settings:
     import msgspec
 
     path = options["config_path"]
-    if project_of(path) is not None:
-        fail(f"{path} is a project of another tool; deploy it with that tool: sam deploy, cdk deploy, ...")
+    for name in ("env", "parameters"):
+        if options.get(name):
+            raise click.UsageError(f"--{name} needs a template of SAM or CloudFormation")
+    if not path.exists() and (path.parent / "cdk.json").is_file():
+        fail(f"{path.parent / 'cdk.json'} belongs to an app of CDK: deploy it with `cdk deploy`")
     settings = load(path)
     if options.get("python") is not None:
         deployment = msgspec.structs.replace(settings.deployment, python=options["python"])
@@ -109,6 +128,9 @@ def _target(options: Mapping[str, Any]) -> Target:
     from thawd.deploy.aws.stack_deployment import AwsAccount
 
     options = _with_options_of_group(options)
+    path = project_of(options["config_path"])
+    if path is not None:
+        return _project_target(path, options)
     settings = _settings(options)
     account = AwsAccount(
         Access(
@@ -118,6 +140,22 @@ def _target(options: Mapping[str, Any]) -> Target:
         )
     )
     return Target(settings=settings, stack=stack_name(settings, options["stack"]), account=account)
+
+
+def _project_target(path: Path, options: Mapping[str, Any]) -> Target:
+    from thawd.cli.deploy_project import project_stack
+    from thawd.deploy.aws.account import Access
+    from thawd.deploy.aws.stack_deployment import AwsAccount
+    from thawd.deploy.projects.template_files import target_of
+
+    settings, project = load(options["config_path"]), project_stack(path, options)
+    region, profile = target_of(path, options["env"])
+    access = Access(
+        region=options["region"] or region,
+        profile=options["profile"] or profile,
+        endpoint_url=(options["endpoint_url"] or "").rstrip("/") or None,
+    )
+    return Target(settings=settings, stack=project.name, account=AwsAccount(access), project=project)
 
 
 @click.group(name="deploy", cls=VerbGroup, epilog=examples("thawd deploy aws --plan", "thawd deploy aws"))
@@ -146,6 +184,13 @@ def group() -> None:
     type=click.Choice([name.removeprefix("python") for name in PYTHON_RUNTIMES]),
     help="Python version of all Python functions on AWS.  [default: python in [deploy.aws], else each function's own]",
 )
+@click.option(
+    "--parameters",
+    multiple=True,
+    type=Assignments(),
+    callback=as_map,
+    help="A parameter of the template, KEY=VALUE. May be given several times.",
+)
 @click.option("--untried", is_flag=True, help="Do not import the handlers from the finished archives.")
 @click.option("--delete-data", is_flag=True, help="Allow the deployment to delete tables and buckets with their data.")
 @click.option(
@@ -165,11 +210,13 @@ def group() -> None:
 @_target_options
 @click.pass_context
 def aws(context: click.Context, /, **options: Any) -> None:
-    """Deploy the configuration to AWS, as a CloudFormation stack.
+    """Deploy the configuration, or a template of SAM or CloudFormation, to AWS as a CloudFormation stack.
 
     The command shows a plan: the resources that will be created (+), changed (~), replaced (±) and deleted (-), what
     AWS does not have, and what the functions would cost, from the measurements in their local logs. Then it asks,
     uploads the code, and waits until the stack is complete. If AWS refuses a resource, everything is as it was before.
+
+    In the folder of a template, the changes are those of a change set of CloudFormation, which --plan deletes again.
     """
     if context.invoked_subcommand is not None:
         unused = [name for name in options if name not in _TARGET_OPTIONS and _is_given(context, name)]
@@ -177,10 +224,15 @@ def aws(context: click.Context, /, **options: Any) -> None:
             named = next(one.opts[0] for one in context.command.params if one.name == unused[0])
             raise click.UsageError(f"{named} belongs to thawd deploy aws itself, not to {context.invoked_subcommand}")
         return
-    if options["template_file"] is not None:
+    if options["template_file"] is not None and project_of(options["config_path"]) is None:
         _write_template(options)
         return
     target = _target(options)
+    if target.project is not None:
+        from thawd.cli.deploy_project import deploy_project
+
+        deploy_project(target.account, target.project, target.settings.server.data, options)
+        return
     with tempfile.TemporaryDirectory(prefix="thawd-deploy-") as folder:
         _deploy(target, Path(folder), options)
 
@@ -249,13 +301,13 @@ def _deploy(target: Target, folder: Path, options: Mapping[str, Any]) -> None:
         target.stack, made.images, store=made.image_store, report=lambda name: warn(f"pushes {name}")
     )
     try:
-        target.account.deploy(target.stack, model.text, planned=deployed, report=_report)
+        target.account.deploy(target.stack, model.text, planned=deployed, report=report)
     except KeyboardInterrupt:
         warn("CloudFormation carries on; thawd deploy aws status shows the stack's state")
         raise
     after = target.account.read_stack(target.stack)
     if after is not None and not options["as_json"]:
-        _print_outputs(after.outputs)
+        print_outputs(after.outputs)
 
 
 def _show(plan: Plan, settings: Settings, options: Mapping[str, Any]) -> None:
@@ -289,14 +341,16 @@ def _show_cost(settings: Settings, invocations: float) -> None:
             click.echo(f"  {entry.function}: {entry.month:,.2f} a month ({said})")
 
 
-def _report(event: StackEvent) -> None:
+def report(event: StackEvent) -> None:
+    """Print an event of a stack on standard error."""
     colour = _COLOURS.get(event.status.rpartition("_")[2])
     status = click.style(event.status, fg=colour) if colour is not None else event.status
     reason = f": {event.reason}" if event.reason and event.status.endswith("_FAILED") else ""
     click.echo(f"{status} {event.type} {event.resource}{reason}", err=True)
 
 
-def _print_outputs(outputs: Mapping[str, str]) -> None:
+def print_outputs(outputs: Mapping[str, str]) -> None:
+    """Print the outputs of a stack."""
     for name, value in sorted(outputs.items()):
         click.echo(f"{name}: {value}")
 
@@ -315,7 +369,8 @@ def destroy(delete_data: bool, yes: bool, **options: Any) -> None:
         if not sys.stdin.isatty():
             fail("nobody can be asked, because the input is not a terminal; add --yes to delete the stack")
         click.confirm(f"Delete the stack {target.stack} in {target.account.region}?", abort=True)
-    if not target.account.destroy(target.stack, deletes_data=delete_data, report=_report):
+    delete = target.account.destroy if target.project is None else target.account.destroy_project
+    if not delete(target.stack, deletes_data=delete_data, report=report):
         warn(f"there is no stack {target.stack} in {target.account.region}")
 
 
@@ -325,7 +380,7 @@ def destroy(delete_data: bool, yes: bool, **options: Any) -> None:
 def status(as_json: bool, **options: Any) -> None:
     """Show the stack's state, its resources and its outputs. The exit status is 1 if there is no stack."""
     target = _target(options)
-    stack = target.account.read_stack(target.stack)
+    stack = target.found()
     if stack is None:
         fail(f"there is no stack {target.stack} in {target.account.region}; thawd deploy aws makes one")
     rows = target.account.resources(stack.stack_id)
@@ -336,7 +391,7 @@ def status(as_json: bool, **options: Any) -> None:
     click.echo(f"{target.stack}: {stack.status}{f' ({stack.reason})' if stack.reason else ''}")
     if rows:
         print_text(rows, key_name="resource")
-    _print_outputs(stack.outputs)
+    print_outputs(stack.outputs)
 
 
 @aws.command(epilog=examples("""thawd deploy aws invoke classify -p '{"n": 1}'"""))
@@ -348,9 +403,9 @@ def invoke(function: str, payload: str, **options: Any) -> None:
     from thawd.deploy.aws import deployed_functions
 
     target = _target(options)
-    _require_function(target, function)
+    name, qualifier = _deployed_name(target, function)
     event = sys.stdin.buffer.read() if payload == "-" else payload.encode()
-    answer = deployed_functions.invoke(target.account, target.stack, function, event)
+    answer = deployed_functions.invoke(target.account, name, qualifier, event)
     click.echo(answer.payload)
     if answer.error is not None:
         warn(f"{function} failed ({answer.error}) in version {answer.version}")
@@ -366,19 +421,30 @@ def invoke(function: str, payload: str, **options: Any) -> None:
 @_target_options
 def logs(function: str, follow: bool, minutes: float, **options: Any) -> None:
     """Print the log of FUNCTION of the stack, from CloudWatch."""
-    from thawd.deploy.aws import deployed_functions, naming
+    from thawd.deploy.aws import deployed_functions
 
     target = _target(options)
-    declared = _require_function(target, function)
-    group_name = declared.log_group or f"/aws/lambda/{naming.function_name(target.stack, function)}"
+    name, _ = _deployed_name(target, function)
+    if target.project is None:
+        group_name = target.settings.functions[function].log_group or f"/aws/lambda/{name}"
+    else:
+        group_name = deployed_functions.log_group_of(target.account, name)
     since_s = time.time() - minutes * 60
     for line in deployed_functions.log_lines(target.account, group_name, since_s=since_s, follows=follow):
         click.echo(line)
 
 
-def _require_function(target: Target, name: str) -> Any:
-    declared = target.settings.functions.get(name)
-    if declared is None:
+def _deployed_name(target: Target, function: str) -> tuple[str, str | None]:
+    """Return a function's name in the account, and the alias that serves; None: it has none.
+
+    If there is no such function, the command ends.
+    """
+    from thawd.cli.deploy_project import function_of
+    from thawd.deploy.aws import naming
+
+    if target.project is not None:
+        return function_of(target.account, target.stack, function), None
+    if function not in target.settings.functions:
         known = ", ".join(target.settings.functions) or "none"
-        fail(f"there is no function {name!r}; {target.settings.path} has: {known}")
-    return declared
+        fail(f"there is no function {function!r}; {target.settings.path} has: {known}")
+    return naming.function_name(target.stack, function), naming.ALIAS

@@ -30,7 +30,8 @@ class Assignments(click.ParamType[tuple[str, str]]):
         return name, text
 
 
-def _as_map(_: click.Context, __: click.Parameter, given: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+def as_map(_: click.Context, __: click.Parameter, given: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    """Return the values of an option of the type `Assignments`, by key."""
     return dict(given)
 
 
@@ -43,7 +44,7 @@ def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="NAME=PATH",
             multiple=True,
             type=Assignments(),
-            callback=_as_map,
+            callback=as_map,
             help="A folder or zip file in place of a layer of another AWS account. May be given several times.",
         ),
         click.option("--env", help="Environment: a section of samconfig.toml, or the stage of serverless.yml."),
@@ -52,7 +53,7 @@ def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--parameters",
             multiple=True,
             type=Assignments(),
-            callback=_as_map,
+            callback=as_map,
             help="A parameter of the project's template. May be given several times.",
         ),
     ):

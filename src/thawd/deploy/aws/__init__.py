@@ -23,6 +23,8 @@ same configuration and code give the same bytes). `plan` compares the deployed t
 - `function_images`, `image_repository`: container images of functions; pushes them to the account's registry
 - `change_sets`, `stack_events`: create and execute change sets; follow them, and find the cause of a failure
 - `stack_deployment`: reads, changes and deletes stacks
+- `project_packages`, `project_plan`: a template of another tool: its code and images, and the changes that
+  CloudFormation's change set announces
 - `deployed_functions`: calls deployed functions and reads their logs
 - `estimate`: estimates what the deployed functions cost
 """

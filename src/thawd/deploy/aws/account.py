@@ -80,6 +80,12 @@ class AwsSession:
         SigV4Auth(credentials.get_frozen_credentials(), service, self.region).add_auth(request)
         return {name: value for name, value in request.headers.items() if name not in headers}
 
+    @property
+    def dns_suffix(self) -> str:
+        """The domain of AWS's services in the region's partition."""
+        is_china = self._session.get_partition_for_region(self.region) == "aws-cn"
+        return "amazonaws.com.cn" if is_china else "amazonaws.com"
+
     def close(self) -> None:
         """Close all connections."""
         while self._clients:

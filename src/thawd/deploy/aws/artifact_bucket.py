@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import io
+from collections.abc import Callable, Iterable, Mapping
 
 from thawd.deploy.aws import naming
 from thawd.deploy.aws.account import AwsSession, explained
@@ -55,6 +56,18 @@ class ArtifactBucket:
                         self._session.client("s3").upload_fileobj(
                             body, self.name, asset.key, ExtraArgs={"ExpectedBucketOwner": self.owner}
                         )
+
+    def put(self, objects: Mapping[str, bytes], *, report: Callable[[str], None] = lambda key: None) -> None:
+        """Store the objects, named by their content, that the bucket does not have yet; `report` as in `upload`."""
+        if objects:
+            self.make()
+        for key, content in objects.items():
+            with explained():
+                if not self._has(key):
+                    report(key)
+                    self._session.client("s3").upload_fileobj(
+                        io.BytesIO(content), self.name, key, ExtraArgs={"ExpectedBucketOwner": self.owner}
+                    )
 
     def put_template(self, stack: str, text: str) -> str:
         """Store a template, and return the URL for CloudFormation."""

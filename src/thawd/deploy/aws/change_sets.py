@@ -35,6 +35,7 @@ class ChangeSetRequest(msgspec.Struct, frozen=True, kw_only=True):
         capabilities: what the template may contain, in CloudFormation's words.
         parameters: values of parameters; None: the value that the stack has.
         tags: the stack's tags; None: those that it has.
+        has_nested: whether nested stacks get change sets, too.
         is_new: whether the stack has no resources.
         is_first: whether the stack does not exist yet. It is then made, and removed again if the template is refused.
     """
@@ -44,6 +45,7 @@ class ChangeSetRequest(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: tuple[str, ...] = ("CAPABILITY_IAM",)
     parameters: Mapping[str, str | None] = {}
     tags: Mapping[str, str] | None = None
+    has_nested: bool = False
     is_new: bool
     is_first: bool
 
@@ -82,6 +84,7 @@ def create(session: AwsSession, request: ChangeSetRequest) -> ChangeSet | None:
             ClientToken=name,
             ChangeSetType="CREATE" if request.is_new else "UPDATE",
             Capabilities=list(request.capabilities),
+            IncludeNestedStacks=request.has_nested,
             Parameters=[_parameter(key, value) for key, value in request.parameters.items()],
             **given,
         )
@@ -119,6 +122,10 @@ def discard(session: AwsSession, change_set: ChangeSet) -> None:
         others = client.list_change_sets(StackName=change_set.stack_id)["Summaries"]
         if stack["StackStatus"] == PLANNED and not [each for each in others if each["ChangeSetId"] != change_set.id]:
             client.delete_stack(StackName=change_set.stack_id)
+            for _ in stack_events.looks(_TIMEOUT_S):  # the next deployment could not begin before
+                [stack] = client.describe_stacks(StackName=change_set.stack_id)["Stacks"]
+                if stack["StackStatus"] != "DELETE_IN_PROGRESS":
+                    break
 
 
 def execute(session: AwsSession, stack: str, change_set: ChangeSet, *, report: Report) -> tuple[str, list[StackEvent]]:

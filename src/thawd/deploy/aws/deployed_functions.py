@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from thawd.deploy.aws import naming
 from thawd.deploy.aws.account import AwsSession, explained
 
 _LOOK_AGAIN_S = 2.0
@@ -29,16 +28,15 @@ class RemoteAnswer(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
-def invoke(account: AwsSession, stack: str, function: str, payload: bytes) -> RemoteAnswer:
-    """Invoke a function of a stack and return its answer.
+def invoke(account: AwsSession, function: str, qualifier: str | None, payload: bytes) -> RemoteAnswer:
+    """Invoke a function by its name in the account, and return its answer.
 
     Raises:
         DeploymentError: there is no such function, or AWS refused the call.
     """
     with explained():
-        answer = account.client("lambda").invoke(
-            FunctionName=naming.function_name(stack, function), Qualifier=naming.ALIAS, Payload=payload
-        )
+        given = {"FunctionName": function} | ({} if qualifier is None else {"Qualifier": qualifier})
+        answer = account.client("lambda").invoke(Payload=payload, **given)
         return RemoteAnswer(
             payload=answer["Payload"].read(),
             error=answer.get("FunctionError"),
@@ -63,6 +61,17 @@ def invocation_address(account: AwsSession, function: str, qualifier: str | None
         client.get_function_configuration(**given)
         url = f"{client.meta.endpoint_url}/2015-03-31/functions/{quote(function, safe='')}/invocations"
     return url if qualifier is None else f"{url}?Qualifier={quote(qualifier, safe='')}"
+
+
+def log_group_of(account: AwsSession, function: str) -> str:
+    """Return the log group of a function, by its name in the account.
+
+    Raises:
+        DeploymentError: there is no such function, or AWS refused the call.
+    """
+    with explained():
+        found = account.client("lambda").get_function_configuration(FunctionName=function)
+    return str(found.get("LoggingConfig", {}).get("LogGroup") or f"/aws/lambda/{function}")
 
 
 def log_lines(account: AwsSession, group: str, *, since_s: float, follows: bool) -> Iterator[str]:

@@ -60,7 +60,8 @@ class PropertyChange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: the property's place, such as ``Environment.Variables.MODEL``.
         before: value in the deployed template, as text; None: the property is new.
-        after: value in the new template, as text; None: the property is removed.
+        after: value in the new template, as text; None: the property is removed, or, if `before` is None, too, its
+            values are not shown.
         replaces: whether CloudFormation replaces the resource because of this change.
     """
 
@@ -119,7 +120,7 @@ def make_plan(model: Model, deployed: Mapping[str, Any] | None, *, stack: str, s
     Raises:
         DeploymentError: AWS cannot carry out a change.
     """
-    concealed = _Concealed(None if shows_values else secrets.token_bytes(16))
+    concealed = Concealed(None if shows_values else secrets.token_bytes(16))
     before = _parts(deployed or {})
     after = _parts(model.template)
     changes = []
@@ -137,7 +138,7 @@ def _parts(template: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _change(
-    logical_id: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, concealed: _Concealed
+    logical_id: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, concealed: Concealed
 ) -> Change | None:
     if before == after:
         return None
@@ -192,7 +193,7 @@ def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         for name, entry in value.items():
             if path or name != "Type":
                 below = "" if not path and name == "Properties" else f"{path}.{name}" if path else name
-                yield from _values(entry, below) if below else _properties(entry)
+                yield from _values(entry, below) if below else flattened(entry)
     elif isinstance(value, list) and value:
         for index, entry in enumerate(value):
             yield from _values(entry, f"{path}[{index}]")
@@ -200,7 +201,8 @@ def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _properties(properties: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def flattened(properties: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the values in a resource's properties with their paths, such as ``Environment.Variables.MODEL``."""
     for name, value in properties.items():
         yield from _values(value, name)
 
@@ -209,7 +211,7 @@ def _is_function(value: Mapping[str, Any]) -> bool:
     return len(value) == 1 and (next(iter(value)) == "Ref" or next(iter(value)).startswith("Fn::"))
 
 
-class _Concealed:
+class Concealed:
     """Shows values. If there is a key, values of environment variables are shown as keyed digests."""
 
     def __init__(self, key: bytes | None) -> None:
@@ -245,10 +247,11 @@ def _remark(change: Change) -> str:
 
 
 def _property_line(change: PropertyChange, has_colours: bool) -> str:
-    sign = "+" if change.before is None else "-" if change.after is None else "~"
-    value = " -> ".join(_short(value) for value in (change.before, change.after) if value is not None)
+    values = [value for value in (change.before, change.after) if value is not None]
+    sign = "~" if len(values) != 1 else "+" if change.before is None else "-"
+    value = f": {' -> '.join(map(_short, values))}" if values else ""
     remark = "  (needs replacement)" if change.replaces else ""
-    return _coloured(f"    {sign} {change.path}: {value}{remark}", sign, has_colours)
+    return _coloured(f"    {sign} {change.path}{value}{remark}", sign, has_colours)
 
 
 def _short(text: str) -> str:

@@ -15,17 +15,20 @@ from typing import Any
 
 import msgspec
 
-from thawd.deploy.aws import change_sets, image_repository, stack_events
+from thawd.deploy.aws import change_sets, image_repository, project_plan, stack_events
 from thawd.deploy.aws.account import AwsSession, explained
 from thawd.deploy.aws.artifact_bucket import ArtifactBucket
 from thawd.deploy.aws.assets import Asset
-from thawd.deploy.aws.change_sets import PLANNED, ChangeSetRequest
+from thawd.deploy.aws.change_sets import PLANNED, ChangeSet, ChangeSetRequest
 from thawd.deploy.aws.stack import DeploymentError
 from thawd.deploy.aws.stack_events import Report, StackEvent, cause_of
+from thawd.deploy.templates.template_parsing import parse
 
 _MARK = "deployed by thawd"
 _EMPTY = (PLANNED, "ROLLBACK_COMPLETE", "DELETE_COMPLETE")
 """States of stacks without resources."""
+_HOLDS_DATA = ("AWS::S3::Bucket", "AWS::DynamoDB::Table")
+_KEEPING = ("Retain", "Snapshot", "RetainExceptOnCreate")
 _LAST_STATES = ("CREATE_COMPLETE", "UPDATE_COMPLETE")
 
 
@@ -61,32 +64,35 @@ class AwsAccount(AwsSession):
         Raises:
             DeploymentError: another tool made the stack.
         """
+        found = self.find_stack(name)
+        if found is None:
+            return None
+        template = None
+        if found["StackStatus"] != PLANNED:
+            with explained():
+                template = self.client("cloudformation").get_template(StackName=name, TemplateStage="Original")[
+                    "TemplateBody"
+                ]
+        if isinstance(template, str):
+            template = json.loads(template) if template.lstrip().startswith("{") else {}
+        if template is not None and not is_of_thawd(template):
+            raise DeploymentError(
+                f"the stack {name} was not made by thawd; name another one with --stack or stack in [deploy.aws]"
+            )
+        return described(found, None if found["StackStatus"] in _EMPTY else json.loads(json.dumps(template)))
+
+    def find_stack(self, name: str) -> dict[str, Any] | None:
+        """Return a stack, whichever tool made it, as CloudFormation describes it; None: there is none."""
         from botocore.exceptions import ClientError
 
-        client = self.client("cloudformation")
         with explained():
             try:
-                [found] = client.describe_stacks(StackName=name)["Stacks"]
+                [found] = self.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
             except ClientError as error:
                 if "does not exist" in str(error):
                     return None
                 raise
-            template = None
-            if found["StackStatus"] != PLANNED:
-                template = client.get_template(StackName=name, TemplateStage="Original")["TemplateBody"]
-        if isinstance(template, str):
-            template = json.loads(template) if template.lstrip().startswith("{") else {}
-        if template is not None and not str(template.get("Description", "")).endswith(_MARK):
-            raise DeploymentError(
-                f"the stack {name} was not made by thawd; name another one with --stack or stack in [deploy.aws]"
-            )
-        return DeployedStack(
-            stack_id=found["StackId"],
-            status=found["StackStatus"],
-            reason=found.get("StackStatusReason", ""),
-            template=None if found["StackStatus"] in _EMPTY else json.loads(json.dumps(template)),
-            outputs={output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])},
-        )
+        return dict(found)
 
     def upload(self, archives: tuple[Asset, ...], *, report: Callable[[str], None]) -> None:
         """Upload the archives that the bucket does not have yet. `report` is called with the key of each of them."""
@@ -126,10 +132,18 @@ class AwsAccount(AwsSession):
         if not is_new and ((stack := self.read_stack(name)) is None or stack.template != planned):
             change_sets.discard(self, change_set)
             raise DeploymentError(f"the stack {name} was changed since the plan was made; plan again")
+        self.execute(name, change_set, report=report)
+        return True
+
+    def execute(self, name: str, change_set: ChangeSet, *, report: Report) -> None:
+        """Execute a change set of a stack, and wait until it is complete.
+
+        Raises:
+            DeploymentError: another deployment began at the same time, or the change failed and was rolled back.
+        """
         status, failures = change_sets.execute(self, name, change_set, report=report)
         if status not in _LAST_STATES:
             self._refuse_failed(name, change_set.stack_id, status, failures, report=report)
-        return True
 
     def destroy(self, name: str, *, deletes_data: bool, report: Report) -> bool:
         """Delete a stack, and the archives of its code.
@@ -148,23 +162,55 @@ class AwsAccount(AwsSession):
         stack = self.read_stack(name)
         _require_unchanging(name, stack)
         if stack is not None:
-            holding = [
-                (entry["type"], entry["name"])
-                for entry in self.resources(stack.stack_id)
-                if entry["type"] in ("AWS::S3::Bucket", "AWS::DynamoDB::Table")
-                and entry["name"]
-                and entry["status"] != "DELETE_COMPLETE"
-            ]
-            if holding and not deletes_data:
-                named = ", ".join(sorted(physical for _, physical in holding))
-                raise DeploymentError(f"{named} would be deleted with all data; add --delete-data if that is wanted")
-            for kind, physical in holding:
-                if kind == "AWS::S3::Bucket":
-                    self._empty_bucket(physical)
-            self._delete(stack, report)
+            held = [each for each in self.resources(stack.stack_id) if each["type"] in _HOLDS_DATA]
+            self._delete_with(stack, held, deletes_data=deletes_data, report=report)
         ArtifactBucket(self).remove(name)
-        image_repository.remove(self, name, must_exist=stack is not None and _has_images(stack))
+        image_repository.remove(self, name, must_exist=stack is not None and _has_images(stack.template or {}))
         return stack is not None
+
+    def destroy_project(self, name: str, *, deletes_data: bool, report: Report) -> bool:
+        """Delete a stack that was made of another tool's project, and its code. See `destroy`."""
+        found = self.find_stack(name)
+        if found is None:
+            return False
+        stack = described(found, None)
+        _require_unchanging(name, stack)
+        if is_of_thawd(found):
+            raise DeploymentError(f"the stack {name} was made of a thawd.toml; delete it in the folder of that")
+        with explained():
+            body = self.client("cloudformation").get_template(StackName=name, TemplateStage="Processed")["TemplateBody"]
+        template = parse(body) if isinstance(body, str) else json.loads(json.dumps(body))
+        kept = {
+            logical_id
+            for logical_id, resource in template.get("Resources", {}).items()
+            if resource.get("DeletionPolicy", "Delete") in _KEEPING
+        }
+        held = [
+            each
+            for each in self.resources(stack.stack_id)
+            if each["type"] in project_plan.HOLDS_DATA and each["resource"] not in kept
+        ]
+        self._delete_with(stack, held, deletes_data=deletes_data, report=report)
+        ArtifactBucket(self).remove(name)
+        image_repository.remove(self, name, must_exist=_has_images(template))
+        return True
+
+    def _delete_with(
+        self, stack: DeployedStack, held: list[dict[str, str]], *, deletes_data: bool, report: Report
+    ) -> None:
+        """Delete a stack with the resources that hold its data.
+
+        Raises:
+            DeploymentError: there are some, and `deletes_data` is false, or the deletion failed.
+        """
+        held = [each for each in held if each["name"] and each["status"] != "DELETE_COMPLETE"]
+        if held and not deletes_data:
+            named = ", ".join(sorted(each["name"] for each in held))
+            raise DeploymentError(f"{named} would be deleted with all data; add --delete-data if that is wanted")
+        for each in held:
+            if each["type"] == "AWS::S3::Bucket":
+                self._empty_bucket(each["name"])
+        self._delete(stack, report)
 
     def resources(self, stack_id: str) -> list[dict[str, str]]:
         """Return the stack's resources: logical id, type, status, and physical id."""
@@ -218,8 +264,24 @@ class AwsAccount(AwsSession):
                     raise DeploymentError(f"the object {error['Key']} of {bucket} was not deleted: {error['Message']}")
 
 
-def _has_images(stack: DeployedStack) -> bool:
-    resources = (stack.template or {}).get("Resources", {}).values()
+def described(found: Mapping[str, Any], template: dict[str, Any] | None) -> DeployedStack:
+    """Return a stack that CloudFormation has described."""
+    return DeployedStack(
+        stack_id=found["StackId"],
+        status=found["StackStatus"],
+        reason=found.get("StackStatusReason", ""),
+        template=template,
+        outputs={output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])},
+    )
+
+
+def is_of_thawd(stack: Mapping[str, Any]) -> bool:
+    """Return whether a template, or a stack as CloudFormation describes it, was made of a ``thawd.toml``."""
+    return str(stack.get("Description", "")).endswith(_MARK)
+
+
+def _has_images(template: Mapping[str, Any]) -> bool:
+    resources = template.get("Resources", {}).values()
     return any(each.get("Properties", {}).get("PackageType") == "Image" for each in resources)
 
 

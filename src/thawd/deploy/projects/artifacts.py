@@ -47,8 +47,22 @@ _LAYERS = ("AWS::Serverless::LayerVersion", "AWS::Lambda::LayerVersion")
 # Builders of SAM that thawd does not run. The output of `sam build` is used instead.
 _BUILT_BY_SAM = ".aws-sam/build"
 
-Packages = Callable[[Path, str], Path]
-"""Returns the folder of the packages of a requirements file, for a runtime such as ``python3.12``."""
+Packages = Callable[[Path, str, str | None], Path]
+"""Returns the folder of the packages of a requirements file, for a runtime such as ``python3.12`` and an architecture;
+None: the template computes the architecture."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactPlace:
+    """Where the packaged code will be.
+
+    Attributes:
+        bucket: name of the bucket.
+        url: URL of the region's S3 service, for nested templates.
+    """
+
+    bucket: str = BUCKET
+    url: str = "https://s3.us-east-1.amazonaws.com"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +103,13 @@ class Packaged:
     notes: list[str] = field(default_factory=list)
 
 
-def package(stack: ProjectStack, tools: BuildTools) -> Packaged:
+def package(stack: ProjectStack, tools: BuildTools, place: ArtifactPlace = ArtifactPlace()) -> Packaged:
     """Package the local code of a stack's template, and of the templates that are nested in it. Blocks.
 
     Args:
         stack: the stack. It stays as it is.
         tools: the tools that build the code.
+        place: where the code will be; by default, in the bucket of a running server.
 
     Raises:
         ImageError: an image cannot be built.
@@ -105,8 +120,9 @@ def package(stack: ProjectStack, tools: BuildTools) -> Packaged:
     for image in stack.images:
         packaged.sources.add(_checked(image).folder)
         packaged.images.add(tools.build_image(image))
-    packaging = _Packaging(stack.folder, packaged, tools, prefix=f"{stack.name}/")
+    packaging = _Packaging(stack.folder, packaged, tools, place, prefix=f"{stack.name}/")
     packaging.code_packages = stack.packages
+    packaging.parameters = stack.parameters
     packaging.template(packaged.document)
     return packaged
 
@@ -118,20 +134,29 @@ class _Packaging:
         folder: the folder to which its relative paths are relative.
         packaged: the result, to which objects, sources and notes are added.
         tools: the tools that build the code.
+        place: where the code will be.
         prefix: the beginning of the objects' keys.
 
     Attributes:
         code_packages: how the code of functions is packaged, by logical id.
+        parameters: values of the template's parameters that were given.
     """
 
-    def __init__(self, folder: Path, packaged: Packaged, tools: BuildTools, *, prefix: str) -> None:
+    def __init__(
+        self, folder: Path, packaged: Packaged, tools: BuildTools, place: ArtifactPlace, *, prefix: str
+    ) -> None:
         self._folder, self._packaged, self._tools, self._prefix = folder, packaged, tools, prefix
+        self._place = place
         self._layers = ForeignLayers(
-            tools.layers, lambda content: {"S3Bucket": BUCKET, "S3Key": self._add(content, ".zip")}
+            tools.layers, lambda content: {"S3Bucket": place.bucket, "S3Key": self._add(content, ".zip")}
         )
         self.code_packages: Mapping[str, CodePackage] = {}
+        self.parameters: Mapping[str, str] = {}
+        self._declared: Mapping[str, Any] = {}
 
     def template(self, document: dict[str, Any]) -> None:
+        declared = document.get("Parameters")
+        self._declared = declared if isinstance(declared, dict) else {}
         sections = document.get("Globals")
         globals_ = sections.get("Function", {}) if isinstance(sections, dict) else {}
         for name, resource in _resources(document.get("Resources")):
@@ -183,7 +208,7 @@ class _Packaging:
         content = self._built(name, resource, path, both)
         key = self._add(content, ".zip")
         simple = attribute in ("CodeUri", "ContentUri")
-        properties[attribute] = f"s3://{BUCKET}/{key}" if simple else {"S3Bucket": BUCKET, "S3Key": key}
+        properties[attribute] = self._address(key) if simple else {"S3Bucket": self._place.bucket, "S3Key": key}
 
     def _image(self, name: str, resource: dict[str, Any], attribute: str) -> None:
         """Build the image of a function whose metadata name a Dockerfile, as ``sam build`` does.
@@ -223,17 +248,36 @@ class _Packaging:
             path = self._built_by_sam(name, method)
         self._packaged.sources.add(path)
         is_layer = resource["Type"] in _LAYERS
-        runtime = method if is_layer else both.get("Runtime")
+        runtime = self._text(method if is_layer else both.get("Runtime"))
         package = self.code_packages.get(name, CodePackage())
         prefix = next((each for each in ("python", "nodejs") if is_layer and str(method).startswith(each)), "")
         sources = [Source(path, prefix, package.patterns, package.folder)]
         requirements = path / (package.requirements or "requirements.txt")
-        if requirements.is_file() and isinstance(runtime, str) and runtime.startswith("python"):
-            found = self._tools.packages(requirements, runtime)
+        if requirements.is_file() and runtime is not None and runtime.startswith("python"):
+            found = self._tools.packages(requirements, runtime, self._architecture(both, metadata))
             sources.insert(0, Source(found, "python" if is_layer else ""))
+        elif requirements.is_file() and runtime is None and not is_layer:
+            self._packaged.notes.append(f"{name}: {requirements} is not installed: the template computes its Runtime")
         elif (path / "package.json").is_file() and not (path / "node_modules").is_dir():
             sources = [*self._node_packages(name, path, prefix), *sources]
         return archive(sources)
+
+    def _architecture(self, properties: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
+        """The architecture of a function or layer in Lambda's words; None: the template computes it.
+
+        Source: Lambda API reference, CreateFunction: x86_64 is the default. SAM developer guide, "BuildArchitecture".
+        """
+        names = properties.get("Architectures", properties.get("CompatibleArchitectures"))
+        given = metadata.get("BuildArchitecture", names[0] if isinstance(names, list) and names else names)
+        return "x86_64" if given is None else self._text(given) or None
+
+    def _text(self, value: Any) -> str | None:
+        """The text that a property has, if it is written or is that of a parameter; None: it is something else."""
+        if isinstance(value, dict) and value.keys() == {"Ref"}:
+            name = value["Ref"]
+            declared = self._declared.get(name)
+            value = self.parameters.get(name, declared.get("Default") if isinstance(declared, dict) else None)
+        return value if isinstance(value, str) else None
 
     def _node_packages(self, name: str, path: Path, prefix: str) -> list[Source]:
         """The packages that a code folder's package.json requires."""
@@ -264,9 +308,14 @@ class _Packaging:
         path = self._path(given, attribute)
         document = parsed(path)
         self._packaged.sources.add(path)
-        _Packaging(path.parent, self._packaged, self._tools, prefix=self._prefix).template(document)
+        nested = _Packaging(path.parent, self._packaged, self._tools, self._place, prefix=self._prefix)
+        parameters = properties.get("Parameters")
+        if isinstance(parameters, dict):
+            # A value that is not known here is no default of the nested template either.
+            nested.parameters = {name: self._text(value) or "" for name, value in parameters.items()}
+        nested.template(document)
         key = self._add(json.dumps(document).encode(), ".template")
-        properties[attribute] = f"https://s3.us-east-1.amazonaws.com/{BUCKET}/{key}"
+        properties[attribute] = f"{self._place.url}/{self._place.bucket}/{key}"
 
     def _file(self, properties: dict[str, Any], attribute: str) -> None:
         given = properties.get(attribute)
@@ -276,7 +325,10 @@ class _Packaging:
         self._packaged.sources.add(path)
         key = self._add(path.read_bytes(), path.suffix)
         simple = attribute in ("DefinitionUri", "Location")
-        properties[attribute] = f"s3://{BUCKET}/{key}" if simple else {"Bucket": BUCKET, "Key": key}
+        properties[attribute] = self._address(key) if simple else {"Bucket": self._place.bucket, "Key": key}
+
+    def _address(self, key: str) -> str:
+        return f"s3://{self._place.bucket}/{key}"
 
     def _path(self, given: str, name: str) -> Path:
         path = (self._folder / given).resolve()

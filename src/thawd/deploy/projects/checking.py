@@ -77,7 +77,7 @@ class _NoPackages(NpmPackages):
         return None
 
 
-def _not_installed(requirements: Path, runtime: str) -> Path:
+def _not_installed(requirements: Path, runtime: str, architecture: str | None) -> Path:
     return requirements.parent
 
 

@@ -135,8 +135,11 @@ class ServedProject:
         ):
             changed.set()
 
-    def _packages(self, requirements: Path, runtime: str) -> Path:
-        """Return the folder with the packages of a requirements file. Called in a thread; blocks until it is made."""
+    def _packages(self, requirements: Path, runtime: str, architecture: str | None) -> Path:
+        """Return the folder with the packages of a requirements file. Called in a thread; blocks until it is made.
+
+        They are for this machine, whose architecture all functions here have.
+        """
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(self._installed(requirements, runtime), self._loop).result()
 

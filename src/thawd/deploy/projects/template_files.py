@@ -34,11 +34,13 @@ def read_template(path: Path, options: ProjectOptions) -> Project:
     stored = _overrides(settings.get("parameter_overrides", {}))
     known = {name: text for name, text in stored.items() if isinstance(declared, dict) and name in declared}
     name = options.stack or settings.get("stack_name") or stack_name(path.parent.resolve().name)
+    tags = _overrides(settings.get("tags", {}))
     stack = ProjectStack(
         name=str(name),
         document=document,
         folder=path.parent.resolve(),
         parameters={**known, **options.parameters},
+        tags=tags,
         file=path,
     )
     return Project(path=path, stacks=(stack,), sources=frozenset({path, settings_file}))
@@ -65,6 +67,18 @@ def stack_name(text: str) -> str:
     """
     name = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:100]
     return name if re.match("[A-Za-z]", name) else f"app-{name}".rstrip("-")
+
+
+def target_of(path: Path, env: str | None) -> tuple[str | None, str | None]:
+    """Return the region and the profile that samconfig.toml beside a template names for deployments, or None for each.
+
+    Raises:
+        ProjectError: the file cannot be read, or has no section `env`.
+    """
+    file = path.parent / _SETTINGS
+    settings = _deploy_settings(file, env) if file.is_file() else {}
+    region, profile = settings.get("region"), settings.get("profile")
+    return None if region is None else str(region), None if profile is None else str(profile)
 
 
 def _deploy_settings(path: Path, env: str | None) -> dict[str, Any]:

@@ -1,0 +1,171 @@
+"""`thawd deploy aws` in the folder of a template: packaged, planned by a change set, deployed, changed, deleted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.clients import KEYS
+from tests.integration.conftest import Project, Running
+from tests.integration.emulated import AwsAt
+from tests.integration.test_projects import wheel
+from thawd.cli.program import main
+
+pytest.importorskip("moto", reason="needs the extra `aws`")
+pytest.importorskip("samtranslator", reason="needs the extra `aws`")
+
+RUNTIME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+TEMPLATE = f"""
+Transform: AWS::Serverless-2016-10-31
+Parameters:
+  Colour: {{Type: String}}
+Globals:
+  Function: {{Runtime: {RUNTIME}, Timeout: 30, MemorySize: 256}}
+Resources:
+  Read:
+    Type: AWS::Serverless::Function
+    Properties:
+      CodeUri: read/
+      Handler: app.handler
+      Environment: {{Variables: {{COLOUR: !Ref Colour, PASSWORD: correct horse}}}}
+  Rows:
+    Type: AWS::Serverless::SimpleTable
+  Kept:
+    Type: AWS::S3::Bucket
+    DeletionPolicy: Retain
+    Properties: {{BucketName: kept-files}}
+Outputs:
+  Name: {{Value: !Ref Read}}
+"""
+READ = """
+import os
+import greeting
+def handler(event, context): return [greeting.WORD, os.environ["COLOUR"]]
+"""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    project = Project(tmp_path_factory.mktemp("emulator"))
+    project.config("")
+    with project.up("--aws") as served:
+        yield served
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a SAM application."""
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name.upper(), value)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    (tmp_path / "template.yaml").write_text(TEMPLATE)
+    (tmp_path / "read").mkdir()
+    (tmp_path / "read/app.py").write_text(READ)
+    wheel(tmp_path / "read")
+    (tmp_path / "read/requirements.txt").write_text("./greeting-1.0-py3-none-any.whl\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def deploy(running: Running, stack: str, *arguments: str) -> Result:
+    target = ["--stack", stack, "--region", "us-east-1", "--endpoint-url", running.url]
+    return CliRunner().invoke(main, ["deploy", "aws", *arguments, *target])
+
+
+def test_a_template_is_planned_deployed_changed_and_deleted_with_its_code(running: Running, app: Path) -> None:
+    aws = AwsAt(running.url)
+    stacks, objects = aws.client("cloudformation"), running.s3()
+    refused = deploy(running, "sam", "--plan")
+    assert (refused.exit_code, "Colour" in refused.output) == (1, True), refused.output
+    planned = deploy(running, "sam", "--plan", "--parameters", "Colour=red")
+    assert "+ AWS::Lambda::Function Read" in planned.stdout, planned.output
+    assert "correct horse" not in planned.output
+    assert stacks.list_stacks(StackStatusFilter=["REVIEW_IN_PROGRESS"])["StackSummaries"] == []
+    assert objects.list_buckets()["Buckets"] == []
+
+    first = deploy(running, "sam", "--yes", "--parameters", "Colour=red")
+    assert first.exit_code == 0, first.output
+    assert "Name: sam-Read-" in first.stdout
+    assert json.loads(deploy(running, "sam", "invoke", "Read").stdout) == ["hello", "red"]
+    assert "REPORT RequestId" in deploy(running, "sam", "logs", "Read").stdout
+    assert "UPDATE_COMPLETE" not in (status := deploy(running, "sam", "status").stdout) and "Kept" in status
+    assert deploy(running, "sam", "--plan").stdout == "stack sam: nothing to change\n"
+
+    (app / "template.yaml").write_text(TEMPLATE.replace("256", "512").replace("correct horse", "battery staple"))
+    changed = deploy(running, "sam", "--yes")
+    assert changed.exit_code == 0, changed.output
+    assert "    ~ MemorySize: 256 -> 512\n" in changed.stdout
+    assert "Environment.Variables.PASSWORD: hidden-" in changed.stdout
+    assert "battery staple" not in changed.output and "correct horse" not in changed.output
+    assert json.loads(deploy(running, "sam", "invoke", "Read").stdout) == ["hello", "red"]
+
+    (app / "template.yaml").write_text(TEMPLATE.replace("  Rows:\n    Type: AWS::Serverless::SimpleTable\n", ""))
+    lost = deploy(running, "sam", "--yes")
+    assert (lost.exit_code, "Rows would be deleted with all data" in lost.output) == (1, True)
+    assert stacks.list_change_sets(StackName="sam")["Summaries"] == []
+    assert deploy(running, "sam", "--yes", "--delete-data").exit_code == 0
+
+    objects.put_object(Bucket="kept-files", Key="a", Body=b"kept")
+    assert deploy(running, "sam", "destroy", "--yes").exit_code == 0
+    assert deploy(running, "sam", "status").exit_code == 1
+    assert objects.get_object(Bucket="kept-files", Key="a")["Body"].read() == b"kept"
+    assert [bucket["Name"] for bucket in objects.list_buckets()["Buckets"]] == ["kept-files"]
+    objects.delete_object(Bucket="kept-files", Key="a")
+    objects.delete_bucket(Bucket="kept-files")
+
+
+def test_a_plan_that_another_deployment_has_made_void_changes_nothing(running: Running, app: Path) -> None:
+    (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
+    assert deploy(running, "raced", "--yes").exit_code == 0
+    (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}, Mine: {Type: AWS::SNS::Topic}}")
+    stacks = AwsAt(running.url).client("cloudformation")
+
+    def others(*_: object) -> None:  # while the user is asked
+        body = "Resources: {Q: {Type: AWS::SQS::Queue}, Theirs: {Type: AWS::SNS::Topic}}"
+        stacks.update_stack(StackName="raced", TemplateBody=body)
+        stacks.get_waiter("stack_update_complete").wait(StackName="raced", WaiterConfig={"Delay": 1})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("thawd.cli.deploy_project._confirm", others)
+        refused = deploy(running, "raced", "--yes")
+    assert "another deployment of the stack raced began at the same time" in refused.output
+    found = stacks.describe_stack_resources(StackName="raced")["StackResources"]
+    assert sorted(each["LogicalResourceId"] for each in found) == ["Q", "Theirs"]
+    assert deploy(running, "raced", "destroy", "--yes").exit_code == 0
+
+
+def test_stacks_of_a_thawd_toml_and_of_a_template_are_not_taken_for_each_other(running: Running, app: Path) -> None:
+    (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
+    stacks = AwsAt(running.url).client("cloudformation")
+    body = json.dumps({"Description": "x: deployed by thawd", "Resources": {"Q": {"Type": "AWS::SQS::Queue"}}})
+    stacks.create_stack(StackName="toml", TemplateBody=body)
+    stacks.get_waiter("stack_create_complete").wait(StackName="toml", WaiterConfig={"Delay": 1})
+    for arguments in (["--plan"], ["destroy", "--yes"]):
+        assert "the stack toml was made of a thawd.toml" in deploy(running, "toml", *arguments).output
+    stacks.delete_stack(StackName="toml")
+
+
+@pytest.mark.parametrize(
+    ("file", "way_out"),
+    [("serverless.yml", "serverless deploy"), ("cdk.json", "cdk deploy"), ("cdk.out/manifest.json", "cdk deploy")],
+)
+def test_projects_that_their_own_tool_has_to_deploy_are_refused_with_its_command(
+    running: Running, app: Path, file: str, way_out: str
+) -> None:
+    (app / "template.yaml").unlink()
+    (app / file).parent.mkdir(exist_ok=True)
+    (app / file).write_text("{}")
+    refused = deploy(running, "none", "--plan")
+    assert (refused.exit_code, f"`{way_out}`" in refused.output) == (1, True), refused.output
+
+
+def test_options_that_a_template_or_a_configuration_does_not_have_are_refused(running: Running, app: Path) -> None:
+    assert "--untried is for a thawd.toml" in deploy(running, "none", "--untried").output
+    assert "the template has no parameter Size" in deploy(running, "none", "--parameters", "Size=1").output
+    (app / "thawd.toml").write_text("")
+    assert "--parameters needs a template" in deploy(running, "none", "--parameters", "Size=1").output
