@@ -1,4 +1,4 @@
-"""The commands ``thawd snapshot …``: list, inspect, verify, lint and remove snapshots.
+"""The commands ``thawd snapshot …``: list, inspect, verify, lint, remove, send and receive snapshots.
 
 The commands work whether or not a server runs: a snapshot in use is locked, so that it cannot be removed by mistake.
 This module formats the output; the snapshot store decides which snapshots can be removed. Large modules are imported
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from thawd.cli import snapshot_transfer
 from thawd.cli.exits import EXIT_FAILED, VerbGroup, warn
 from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import print_text
@@ -41,7 +42,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
     ),
 )
 def group() -> None:
-    """List, inspect, verify, lint and remove snapshots.
+    """List, inspect, verify, lint, remove, send and receive snapshots.
 
     A snapshot is named by its ID, by the first digits of its ID, or by FUNCTION or FUNCTION:VERSION if only one
     snapshot matches. thawd removes a snapshot automatically if it has not been used for server.snapshots_max_age_s
@@ -113,16 +114,26 @@ def inspect(which: str, full: bool, as_json: bool, config_path: Path) -> None:
 
 @group.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--store", metavar="STORE", help="Instead, check all snapshots of a store of chunks.")
+@snapshot_transfer.key_option
 @_json_option
 @config_option
-def verify(ids: tuple[str, ...], as_json: bool, config_path: Path) -> None:
+def verify(ids: tuple[str, ...], store: str | None, key_path: Path | None, as_json: bool, config_path: Path) -> None:
     """Check that snapshots are undamaged.
 
     Each snapshot ID (every snapshot if none is named) is read completely, compared with its SHA-256 checksum, and
     decoded. If a snapshot is damaged, or cannot be used for another reason, the command prints the reason, and the exit
     status is 1.
     """
-    store = _store(load(config_path))
+    if store is not None:
+        if ids or as_json:
+            raise click.UsageError("with --store, name no ID, and no --json")
+        snapshot_transfer.verify_store(store, key_path, config_path)
+        return
+    _verify_here(_store(load(config_path)), ids, as_json=as_json)
+
+
+def _verify_here(store: SnapshotStore, ids: tuple[str, ...], *, as_json: bool) -> None:
     snapshots = [store.resolve(text) for text in dict.fromkeys(ids)] if ids else store.snapshots()
     documents = []
     for snapshot in snapshots:
@@ -254,6 +265,10 @@ def rm(ids: tuple[str, ...], unused: bool, everything: bool, config_path: Path) 
             failed = True
     if failed:
         sys.exit(EXIT_FAILED)
+
+
+for _command in (snapshot_transfer.push, snapshot_transfer.pull, snapshot_transfer.gc, snapshot_transfer.key):
+    group.add_command(_command)
 
 
 def _store(settings: Settings) -> SnapshotStore:

@@ -8,10 +8,11 @@ changes, and the process's own temporary folder, which is stored with the snapsh
 import builtins
 import functools
 import io
+import json
 import os
 import sys
 import time
-from typing import Any, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 # Path, size in bytes, modification time in nanoseconds, inode.
 Stamp = Tuple[str, int, int, int]
@@ -94,13 +95,48 @@ class SourceFiles:
         return stamp if modified_ns < self._begun_ns else (path, size, -1, inode)
 
 
-def changed(stamps: Sequence[Sequence[Stamp]]) -> Optional[str]:
-    """The first file that differs from its stamp; None when there is none."""
+def changed(stamps: Sequence[Sequence[Stamp]], here: Optional[Mapping[Stamp, Stamp]] = None) -> Optional[str]:
+    """The first file that differs from its stamp; None when there is none.
+
+    Args:
+        stamps: the stamps that were recorded at the freeze.
+        here: for a snapshot that was made on another machine, the stamps of the same files on this one.
+    """
     for part in stamps:
         for stamp in part:
-            if _stamp(stamp[0]) != stamp:
+            if _stamp(stamp[0]) != (here or {}).get(stamp, stamp):
                 return stamp[0]
     return None
+
+
+def write_stamps(path: str, stamps: Sequence[Sequence[Stamp]]) -> None:
+    """Write stamps to a new file, for the list of files that the platform keeps with the snapshot.
+
+    Without that file the snapshot is used on this machine as ever; it only cannot be sent to another one. So an error
+    is no reason to fail.
+    """
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+            json.dump([stamp for part in stamps for stamp in part], file)
+    except (OSError, ValueError):
+        pass
+
+
+def stamps_here(path: str) -> Dict[Stamp, Stamp]:
+    """From the list of a snapshot that was made on another machine: by stamp, the same file's stamp on this machine.
+
+    Raises:
+        OSError, ValueError, KeyError: there is no such list.
+    """
+    with open(path, "rb") as file:
+        files = json.load(file)["files"]
+    moved: Dict[Stamp, Stamp] = {}
+    for one in files:
+        if one.get("frozen") is not None:
+            modified_ns, inode = one["frozen"]
+            there = one["path"], one["bytes"], modified_ns, inode
+            moved[there] = one["path"], one["bytes"], one["modified_ns"], one["inode"]
+    return moved
 
 
 def file_of(module: Any) -> Any:

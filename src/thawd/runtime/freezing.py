@@ -27,7 +27,7 @@ from thawd.runtime import (
     spare,
     template,
 )
-from thawd.runtime.changed_files import SourceFiles, Stamp, changed
+from thawd.runtime.changed_files import SourceFiles, Stamp, changed, stamps_here, write_stamps
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
@@ -117,6 +117,8 @@ def run(
                 services.go_on(_SERVICES)
         if outcome is not None and outcome.restored:
             return _continue_in_copy(channel, handler, frozen, outcome, library=request.head["library"])
+        if outcome is not None:
+            write_stamps(request.head["path"] + ".stamps", frozen.stamps)
     channel.send(frames.FROZEN, {**facts, **outcome_head, "answers_differ": primed.differ}, primed.answer)
     loop.serve(channel, handler, until=frames.GO_ON)
     # Check again: the self-test of an image may have sent the priming event once more to this process, which is the
@@ -236,8 +238,9 @@ def _continue_in_copy(
         channel.send(frames.READY, {"pid": os.getpid(), **head})
         return _fork_on_request(channel, handler, frozen)
     # A probe only reports whether files that init read have changed since the freeze. If so, the image is not used
-    # again.
-    channel.send(frames.READY, {"pid": os.getpid(), **head, "changed": changed(frozen.stamps)})
+    # again. Its argument is the list of files of a snapshot that was made on another machine.
+    here = stamps_here(outcome.arguments[1]) if len(outcome.arguments) > 1 else None
+    channel.send(frames.READY, {"pid": os.getpid(), **head, "changed": changed(frozen.stamps, here)})
     os._exit(0)
 
 

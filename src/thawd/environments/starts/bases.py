@@ -389,7 +389,7 @@ def key_of_base(version: Version, engine: Engine, *, confined: bool) -> str:
     """Return a digest of everything that determines the contents of a base. Reads files and blocks."""
     parts = {
         "base of thawd": __version__,
-        "engine": engine.fingerprints(),
+        "engine": engine.digests(),
         "python": [str(version.python), version.python_version],
         "variables": sorted(startup_variables(version).items()),
         "confined": confined,

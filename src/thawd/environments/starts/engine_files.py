@@ -1,7 +1,8 @@
 """The files of the native engine, and fingerprints of files.
 
-An image's key contains the fingerprints of the engine's files and of the files that the function's variables name. If
-one of these files changes, the image is not used again.
+An image's key contains the digests of the engine's files, and the fingerprints of the files that the function's
+variables name. If one of these files changes, the image is not used again. An engine with the same content at the same
+path is the same engine, also on another machine.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from thawd.errors import StoreError
 from thawd.snapshot.engine import LIBRARY_NAME, PROGRAM_NAME, native_folder, unavailable
+from thawd.snapshot.store.file_digests import FileDigests
+
+_DIGESTS = FileDigests()
 
 
 class NoEngineError(Exception):
@@ -41,9 +46,16 @@ class Engine:
         assert folder is not None
         return cls(Path(folder) / LIBRARY_NAME, Path(folder) / PROGRAM_NAME)
 
-    def fingerprints(self) -> list[tuple[str, int, int, int] | None]:
-        """Return the fingerprints of both files: they change when a file is replaced. Blocks."""
-        return [fingerprint(self.freezer), fingerprint(self.program)]
+    def digests(self) -> list[tuple[str, str] | None]:
+        """Return path and SHA-256 of both files; None for one that cannot be read. Blocks."""
+        return [_digest(self.freezer), _digest(self.program)]
+
+
+def _digest(path: Path) -> tuple[str, str] | None:
+    try:
+        return str(path), _DIGESTS.of(path)[1]
+    except StoreError:
+        return None
 
 
 def fingerprint(path: Path) -> tuple[str, int, int, int] | None:

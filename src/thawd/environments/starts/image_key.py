@@ -31,7 +31,7 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: b
     """
     parts: dict[str, object] = {
         "thawd": __version__,
-        "engine": engine.fingerprints(),
+        "engine": engine.digests(),
         "python": [str(version.python), version.python_version],
         "task_root": version.code,
         "variables": sorted(version.variables.items()),

@@ -21,6 +21,7 @@ from thawd.environments.environment import Environment
 from thawd.environments.sandbox.memory import MIB, private_bytes
 from thawd.environments.starts.bases import Base, Bases, NoBaseError
 from thawd.environments.starts.engine_files import Engine
+from thawd.environments.starts.file_listing import files_elsewhere, list_files
 from thawd.environments.starts.image_key import key_of
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.package_bases import PackageBases
@@ -165,7 +166,9 @@ class Snapshots:
             OSError: the machine could not start a process.
         """
         try:
-            probe = await self._starter.thaw_template(version, frozen.thawable, role="probe")
+            probe = await self._starter.thaw_template(
+                version, frozen.thawable, role="probe", arguments=files_elsewhere(frozen.lease.snapshot)
+            )
         except ThawFailedError:
             return False
         probe.kill()
@@ -286,6 +289,8 @@ class Snapshots:
             self_test_ms = (time.monotonic() - started_s) * 1000
             if disk is not None and not draft.disk.exists():
                 await asyncio.to_thread(self._disks.take, disk, draft.disk)
+            if version.root is None:
+                await asyncio.to_thread(list_files, version, template, image, draft)
             origin = _origin(version, head, key=key, self_test_ms=self_test_ms, about=about)
             # In a thread, because `adopt` reads the whole image for its digest, which takes long.
             lease = await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))

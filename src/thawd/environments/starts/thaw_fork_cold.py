@@ -340,10 +340,13 @@ class Starter:
         except DiskRefusedError as error:
             raise ThawFailedError(error.message, cannot=True) from error
 
-    async def thaw_template(self, version: Version, thawable: Thawable, *, role: str = "template") -> Template:
+    async def thaw_template(
+        self, version: Version, thawable: Thawable, *, role: str = "template", arguments: tuple[str, ...] = ()
+    ) -> Template:
         """Start a copy of the process in the image, as a template: the copy forks environments.
 
         A copy with role ``probe`` only reports whether files that init read have changed since the freeze, and ends.
+        Its argument is the list of files of a snapshot that was made on another machine.
 
         Raises:
             ThawFailedError: the copy did not start.
@@ -351,7 +354,7 @@ class Starter:
         """
         start = self._begin_copy(version, thawable, SNAP_START, is_template=role == "template")
         tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
-        child = self._launcher.thaw(version, thawable.command(role, start), start)
+        child = self._launcher.thaw(version, thawable.command(role, start, *arguments), start)
         try:
             template = await self._template_ready(version, start, child, limit_s=_THAW_S)
         except InitError as error:

@@ -47,6 +47,13 @@ class Places:
             return OPT / path.relative_to(self.layers)
         return path
 
+    def real(self, path: Path) -> Path:
+        """The file that a process sees at `path`; the opposite of `seen`, for the runtime's files, too."""
+        for place, folder in ((TASK, Path(self.code)), (RUNTIME, self.runtime), (OPT, self.layers)):
+            if folder is not None and path.is_relative_to(place):
+                return folder / path.relative_to(place)
+        return path
+
     def hides(self, paths: Iterable[Path]) -> str | None:
         """Say which of `paths` the mounts would hide; None: none of them."""
         folders = (TASK, RUNTIME) if self.layers is None else (TASK, RUNTIME, OPT)

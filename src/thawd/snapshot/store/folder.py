@@ -23,6 +23,7 @@ from typing import Self
 from thawd.errors import StoreError
 from thawd.snapshot.store.image_facts import (
     DISK,
+    FILES,
     IMAGE,
     PARTS,
     SIDECAR,
@@ -60,12 +61,14 @@ class Draft:
         folder: private folder of the draft, on the file system of the store.
         image: path at which to write the image.
         disk: path at which to create the folder with the image's disk snapshot.
+        files: path at which to write the list of the files that the image depends on.
     """
 
     def __init__(self, folder: Path, held: LockedFile) -> None:
         self.folder = folder
         self.image = folder / "image"
         self.disk = folder / "disk"
+        self.files = folder / "files"
         self._held = held
 
     def __enter__(self) -> Self:
@@ -170,6 +173,7 @@ class ImageFolder:
             self.install_sidecar(draft, sidecar)
             for source, target in (
                 (draft.disk, to(DISK)),
+                (draft.files, to(FILES)),
                 (draft.image, to(IMAGE)),
             ):
                 with contextlib.suppress(FileNotFoundError):

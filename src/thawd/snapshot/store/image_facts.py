@@ -19,7 +19,8 @@ from thawd.system import folders
 IMAGE = ".img"
 SIDECAR = ".json"
 DISK = ".disk"
-PARTS = (IMAGE, SIDECAR, DISK)
+FILES = ".files"
+PARTS = (IMAGE, SIDECAR, DISK, FILES)
 """Suffixes of an image's file and of its parts. All their names begin with the image's SHA-256."""
 
 _DIGEST_DIGITS = 64
@@ -77,6 +78,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
         kernel: release of the kernel on which the image was made.
         thawd: version of thawd that made the image.
         origin: the function and process that were frozen.
+        sent_as: SHA-256 of the image where it was made, if it was made on another machine; empty: it was made here.
     """
 
     layout: int = _SIDECAR_LAYOUT
@@ -88,6 +90,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     kernel: str
     thawd: str
     origin: ImageOrigin
+    sent_as: str = ""
 
 
 class _Layout(msgspec.Struct):
@@ -135,6 +138,11 @@ class Snapshot:
     def disk(self) -> Path | None:
         """The folder with the disk snapshot, which is never written to; None when there is none."""
         return self._part(DISK)
+
+    @property
+    def files(self) -> Path | None:
+        """The list of files that the snapshot depends on (`file_lists`); None when there is none."""
+        return self._part(FILES)
 
     def _part(self, suffix: str) -> Path | None:
         path = self.path.with_suffix(suffix)

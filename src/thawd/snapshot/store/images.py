@@ -159,11 +159,16 @@ class SnapshotStore:
                 f"{free_bytes >> 20:,} MiB free; free some space, for example by `thawd snapshot rm --unused`."
             )
 
-    def adopt(self, draft: Draft, origin: ImageOrigin) -> Snapshot:
+    def adopt(self, draft: Draft, origin: ImageOrigin, *, sent_as: str = "") -> Snapshot:
         """Move a finished image and its disk snapshot from a draft into the store, and write the sidecar.
 
         Call `use` before the next `evict`, which could otherwise remove the image. If the store has an image with the
         same content already, the draft is discarded and that image's sidecar is replaced.
+
+        Args:
+            draft: the finished draft.
+            origin: what the sidecar says about the image's origin.
+            sent_as: SHA-256 of the image where it was made, if that was another machine.
 
         Raises:
             StoreError: the draft has no image, or the image cannot be stored or belongs to another user of the system
@@ -182,6 +187,7 @@ class SnapshotStore:
             kernel=os.uname().release,
             thawd=__version__,
             origin=origin,
+            sent_as=sent_as,
         )
         with self._folder.locked():
             there = self._folder.snapshot(sha256)

@@ -127,10 +127,16 @@ class BucketStore:
         self._threads.close(until=patience_over() if until is None else until)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await self._threads.run(partial(self._explained, work))
+        return await self._threads.run(partial(self.explained, work))
 
-    def _explained(self, work: Callable[[], T]) -> T:
-        """Run `work`, and turn its exceptions into thawd's."""
+    def explained(self, work: Callable[[], T]) -> T:
+        """Run `work`, and turn its exceptions into thawd's. Blocks.
+
+        Raises:
+            ResourceNotFoundException: there is no such object.
+            InvalidParameterValueException: the store does not accept the key.
+            StoreError: the store failed; the call may be repeated.
+        """
         from obstore.exceptions import BaseError, InvalidPathError
 
         try:
@@ -165,12 +171,12 @@ class BucketStore:
     def _write(self, key: str, data: bytes) -> None:
         import obstore
 
-        obstore.put(self._opened(), key, data)
+        obstore.put(self.opened(), key, data)
 
     def _read(self, key: str, limit_bytes: int) -> bytes:
         import obstore
 
-        answer = obstore.get(self._opened(), key)
+        answer = obstore.get(self.opened(), key)
         if answer.meta["size"] > limit_bytes:
             raise InvalidParameterValueException(
                 f"bucket {self.bucket.name}: the object {key!r} has {answer.meta['size']} bytes, but thawd.bucket "
@@ -182,7 +188,7 @@ class BucketStore:
         import obstore
 
         try:
-            obstore.head(self._opened(), key)
+            obstore.head(self.opened(), key)
         except FileNotFoundError:
             return False
         return True
@@ -192,7 +198,7 @@ class BucketStore:
         from obstore.exceptions import InvalidPathError
 
         try:
-            for page in obstore.list(self._opened(), prefix=self.bucket.prefix or None, chunk_size=PAGE_OBJECTS):
+            for page in obstore.list(self.opened(), prefix=self.bucket.prefix or None, chunk_size=PAGE_OBJECTS):
                 yield [
                     RemoteObject(
                         entry["path"],
@@ -268,7 +274,8 @@ class BucketStore:
     def _is_path_style(self) -> bool:
         return self.bucket.parameters.get("path_style", "true") == "true"
 
-    def _opened(self) -> ObjectStore:
+    def opened(self) -> ObjectStore:
+        """obstore's store, for `explained` work of callers that block in threads of their own."""
         if self._store is None:
             self._store = self._open()
         return self._store

@@ -1,0 +1,19 @@
+"""Snapshots that travel: sends them to a store of chunks, and receives them on other machines.
+
+A snapshot is cut into chunks. Each is named by its content, compressed, encrypted and stored once, however many
+snapshots contain it. A record lists the chunks of one snapshot; it is encrypted with the key of the snapshot's
+function. docs/reference/chunk-format.md describes every field.
+
+- `sending`: cuts a snapshot into chunks and uploads those that are missing
+- `receiving`: fetches a snapshot, checks it, and puts it into this machine's store of snapshots
+- `upkeep`: verifies a store, and removes chunks that no record lists
+- `chunk_format`: the bytes of a chunk and of a record
+- `record_body`: what a record says
+- `cutting`: where images and files are cut
+- `folder_trees`: folders as entries of a record, and back
+- `store_keys`: the keys
+- `store_layout`: under which keys a store keeps its objects
+- `chunk_uploads`, `chunk_downloads`: many chunks at a time
+
+Where chunks are stored is the business of `thawd.stores.chunk_places`. All functions block.
+"""

@@ -1,0 +1,294 @@
+"""Receives a snapshot from a store of chunks, and puts it into this machine's store of snapshots.
+
+Everything is checked before it is used: the record by its key, each chunk by its key and its digest, the image by its
+SHA-256 and by the rules of its format, and each file of this machine that the snapshot depends on by its content. If
+anything does not fit, nothing is stored, and the function is initialised as if there were no snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError
+from thawd.snapshot.inspect import reader
+from thawd.snapshot.store import file_lists
+from thawd.snapshot.store.binding import bind
+from thawd.snapshot.store.file_digests import FileDigests
+from thawd.snapshot.store.file_lists import FileList
+from thawd.snapshot.store.folder import Draft, digest_of
+from thawd.snapshot.store.image_facts import IMAGE, ImageOrigin
+from thawd.snapshot.store.images import Snapshot, SnapshotStore
+from thawd.snapshot.store.trust_and_locks import open_as_is, remove_tree, using
+from thawd.stores.chunk_places import ChunkPlace
+from thawd.transfer import record_body
+from thawd.transfer.chunk_downloads import write_contents
+from thawd.transfer.chunk_format import MAX_RECORD_BYTES, ChunkError, ChunkFacts, decode_record
+from thawd.transfer.folder_trees import complete_tree, difference, make_tree
+from thawd.transfer.record_body import Body, SentSnapshot, Tree
+from thawd.transfer.sending import DIGESTS
+from thawd.transfer.store_keys import FunctionKey, StoreKey
+from thawd.transfer.store_layout import RECORDS, record_key
+
+_SHOWN = 3
+_RECORD_LIMIT_BYTES = MAX_RECORD_BYTES
+_ROOM_BYTES = 64 << 20
+_ELSEWHERE = "of another machine: "
+_FILES = "files"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record that was decoded and checked.
+
+    Attributes:
+        body: what it says.
+        chunks: its chunks, by index.
+    """
+
+    body: Body
+    chunks: list[ChunkFacts]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What was received.
+
+    Attributes:
+        snapshot: the snapshot in this machine's store.
+        fetched_bytes: contents that were fetched.
+        was_there: whether the snapshot had been received before.
+    """
+
+    snapshot: Snapshot
+    fetched_bytes: int
+    was_there: bool
+
+
+def read_record(place: ChunkPlace, key: StoreKey | FunctionKey, function: str, sha256: str) -> Record:
+    """Fetch and check a record.
+
+    Raises:
+        ChunkError: it is damaged, that of another snapshot, or of another key (HTTP 500).
+        ResourceNotFoundException: there is no such record (HTTP 404).
+        StoreError: the store failed, or the key is that of another function (HTTP 500).
+    """
+    data = place.get(record_key(function, sha256), limit_bytes=_RECORD_LIMIT_BYTES)
+    text, ids = decode_record(data, key=key.function_key(function))
+    body = record_body.decode(text, function=function, sha256=sha256)
+    if len(ids) != len(body.chunks):
+        raise ChunkError("the record is damaged: it does not list as many chunks as it describes")
+    pairs = zip(ids, body.chunks, strict=True)
+    chunks = [ChunkFacts(i, bytes.fromhex(c.key), bytes.fromhex(c.sha256), c.plain_bytes) for i, c in pairs]
+    return Record(body, chunks)
+
+
+def find(place: ChunkPlace, key: StoreKey | FunctionKey, name: str) -> Record:
+    """Find the record of ``function``, ``function:version``, ``function/digits`` in a store.
+
+    Of several snapshots of a function, this is the one that was sent last, by the time in the record.
+
+    Raises:
+        ChunkError: a record is damaged, or of another key (HTTP 500).
+        InvalidParameterValueException: several snapshots begin with these digits (HTTP 400).
+        ResourceNotFoundException: there is none (HTTP 404).
+        StoreError: the store failed (HTTP 500).
+    """
+    function, _, digits = name.partition("/")
+    function, _, version = function.partition(":")
+    record_key(function, "")  # checks the name
+    names = [one.key.rpartition("/")[2] for one in place.listed(f"{RECORDS}/{function}")]
+    fitting = sorted(one for one in names if one.startswith(digits))
+    if digits and len(fitting) > 1:
+        raise InvalidParameterValueException(f"several snapshots in {place.name} match {name!r}; give more digits.")
+    found = [read_record(place, key, function, one) for one in fitting]
+    if version:
+        found = [one for one in found if one.body.snapshots[-1].sidecar.origin.version == version]
+    if not found:
+        raise ResourceNotFoundException(f"there is no snapshot {name!r} in {place.name}.")
+    return max(found, key=lambda one: (one.body.sent_unix_s, one.body.sha256))
+
+
+def receive(
+    store: SnapshotStore, place: ChunkPlace, record: Record, *, progress: Callable[[str], object] = lambda line: None
+) -> Received:
+    """Fetch a snapshot, check it, and store it.
+
+    Args:
+        store: this machine's snapshots; its folder is in the data folder.
+        place: the store of chunks.
+        record: the snapshot's record.
+        progress: called with lines for the operator.
+
+    Raises:
+        ChunkError: a chunk is missing, damaged or another one (HTTP 500).
+        StoreError: the snapshot does not fit this machine, with the reason; or a disk or the store failed (HTTP 500).
+        StoreFullError: the disk is full (HTTP 503).
+    """
+    data, body = store.folder.parent, record.body
+    if body.data != str(data):
+        raise StoreError(
+            f"the snapshot was made in the data folder {body.data}, and its process knows paths in it; this data "
+            f"folder is {data}. Use the same path on all machines (`data` in thawd.toml)."
+        )
+    if (there := _there(store, body.sha256)) is not None:
+        return Received(there, 0, was_there=True)
+    receiving = _Receiving(store, place, record)
+    for tree in body.trees:
+        progress(f"receiving {tree.at}")
+        receiving.take_tree(tree, data)
+    with ExitStack() as leases:
+        for sent in body.snapshots:
+            progress(f"receiving {sent.sidecar.origin.function}:{sent.sidecar.origin.version}")
+            snapshot = receiving.take_snapshot(sent)
+            leases.enter_context(store.use(snapshot))
+    return Received(snapshot, receiving.fetched_bytes, was_there=False)
+
+
+def _there(store: SnapshotStore, sha256: str) -> Snapshot | None:
+    """The usable snapshot that was received under this name, or made here."""
+    for one in store.snapshots():
+        if one.problem is None and one.sidecar is not None and sha256 in (one.sidecar.sent_as, one.sha256):
+            return one
+    return None
+
+
+class _Receiving:
+    """One snapshot that is being received.
+
+    Attributes:
+        fetched_bytes: contents that were fetched so far.
+    """
+
+    def __init__(self, store: SnapshotStore, place: ChunkPlace, record: Record) -> None:
+        self.fetched_bytes = 0
+        self._store = store
+        self._place = place
+        self._record = record
+        self._received: dict[str, Path] = {}  # bases by SHA-256
+        self._digests = FileDigests(store.folder / DIGESTS)
+
+    def take_tree(self, tree: Tree, data: Path) -> None:
+        """Make a folder of packages; if this machine has it, compare it.
+
+        Raises:
+            StoreError: this machine has other packages there (HTTP 500).
+        """
+        target = data / tree.at
+        with using(target):
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _installing(target):
+                if target.exists():
+                    self._compare(tree, target)
+                    return
+                unfinished = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
+                try:
+                    self._fill(tree, unfinished / "tree")
+                    os.sync()
+                    (unfinished / "tree").rename(target)
+                finally:
+                    remove_tree(unfinished)
+
+    def _compare(self, tree: Tree, target: Path) -> None:
+        other = difference(target, tree.entries, self._digests)
+        self._digests.save()
+        if other is not None:
+            raise StoreError(
+                f"{target} contains other packages than where the snapshot was made: {other} differs. Name exact "
+                "versions in the requirements, or remove the folder while no server runs."
+            )
+
+    def _fill(self, tree: Tree, root: Path) -> None:
+        contents = make_tree(root, tree.entries)
+        self.fetched_bytes += write_contents(self._place, self._record.chunks, contents)
+        complete_tree(root, tree.entries)
+
+    def take_snapshot(self, sent: SentSnapshot) -> Snapshot:
+        """Fetch one image with its parts, and store it."""
+        sha256 = sent.sidecar.sha256
+        if sent.files is None:
+            for there in self._store.snapshots():
+                if there.sha256 == sha256 and there.problem is None:
+                    self._received[sha256] = there.path
+                    return there
+        room_bytes = _ROOM_BYTES + sum(extent.length for extent in sent.extents)
+        with self._store.begin(room_bytes=room_bytes) as draft:
+            self._fetch(sent, draft)
+            origin = sent.sidecar.origin
+            if sent.files is None:
+                # A base serves only the snapshots that came with it: versions that are published here find their own.
+                origin = msgspec.structs.replace(origin, key=f"{_ELSEWHERE}{origin.key}")
+            else:
+                self._bind(sent, sent.files, draft, origin)
+            snapshot = self._store.adopt(draft, origin, sent_as=sha256)
+        self._received[sha256] = snapshot.path
+        return snapshot
+
+    def _fetch(self, sent: SentSnapshot, draft: Draft) -> None:
+        """Fetch the image and the disk snapshot into a draft, and check the image."""
+        sidecar = sent.sidecar
+        with using(draft.image):
+            with open(os.open(draft.image, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.truncate(sidecar.image_bytes)
+            chunks = self._record.chunks
+            self.fetched_bytes += write_contents(self._place, chunks, {draft.image: sent.extents})
+            with open_as_is(draft.image) as fd:
+                found = digest_of(fd)
+            if found != sidecar.sha256:
+                raise ChunkError(f"the image {sidecar.sha256[:12]} is damaged: its SHA-256 is {found[:12]}")
+            try:
+                reader.read(draft.image)
+            except reader.ImageError as error:
+                raise ChunkError(f"the image {sidecar.sha256[:12]}: {str(error).partition(': ')[2]}") from None
+            if sent.disk is not None:
+                self._fill(sent.disk, draft.disk)
+
+    def _bind(self, sent: SentSnapshot, files: FileList, draft: Draft, origin: ImageOrigin) -> None:
+        """Find the files that the snapshot depends on, and write their identities into the image.
+
+        Raises:
+            StoreError: a file is missing or has another content (HTTP 500).
+        """
+        disk = draft.disk / _FILES if sent.disk is not None else None
+        records, problems = file_lists.located(files.files, self._digests, disk=disk, received=self._received)
+        self._digests.save()
+        folder = str(self._store.folder)
+        problems += [
+            f"{one.place} is not in {folder}"
+            for one in records
+            if one.sha256 in self._received and one.place != f"{folder}/{one.sha256}{IMAGE}"
+        ]
+        if problems:
+            more = f", and {len(problems) - _SHOWN} more files" if len(problems) > _SHOWN else ""
+            raise StoreError(
+                f"{origin.function}:{origin.version} does not fit this machine: {'; '.join(problems[:_SHOWN])}{more}. "
+                "Install the same versions at the same paths; or do nothing: then the function is initialised here."
+            )
+        with using(draft.image):
+            bind(draft.image, {one.path: (one.modified_ns, one.inode) for one in records})
+            try:
+                reader.read(draft.image)
+            except reader.ImageError as error:
+                raise ChunkError(str(error)) from None
+            draft.files.write_bytes(file_lists.encode(FileList(files=records)))
+            draft.files.chmod(0o600)
+
+
+@contextlib.contextmanager
+def _installing(target: Path) -> Iterator[None]:
+    """Hold the lock of a folder of packages. `thawd.publishing.virtual_environments` takes the same one."""
+    lock = os.open(f"{target}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
