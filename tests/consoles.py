@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import shell_programs
+
 DOCS = Path(__file__).parents[1] / "docs"
 _END = "@@done "
 _PATIENCE_S = 60.0
@@ -68,6 +70,7 @@ def run(
     variables: Mapping[str, str] | None = None,
     write_files: bool = False,
     repeat: Callable[[str], bool] = lambda _: False,
+    tools: Path | None = None,
 ) -> None:
     """Type the commands of a page into one shell, one after the other, and compare what they print.
 
@@ -79,9 +82,10 @@ def run(
         write_files: whether to write the files that the page shows, in the order of the page.
         repeat: whether a command only reads state. Such a command is repeated for at most a minute until its output
             matches the page.
+        tools: folder with the commands `thawd` and `aws`; None: that of `shell_programs`.
     """
-    tools = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "AWS_PAGER": "", "LC_ALL": "C.UTF-8"}
+    path = f"{tools or shell_programs.folder()}:{Path(sys.executable).parent}"
+    environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", "AWS_PAGER": "", "LC_ALL": "C.UTF-8"}
     shell = subprocess.Popen(
         ["bash"],
         stdin=subprocess.PIPE,

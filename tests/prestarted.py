@@ -58,14 +58,20 @@ _MOTO = (
     "moto.scheduler.models",
     "werkzeug.serving",
 )
-IMPORTED: Mapping[str, Sequence[str]] = {"thawd": _THAWD, "thawd --aws": (*_THAWD, *_MOTO), _EMULATOR: _MOTO}
+IMPORTED: Mapping[str, Sequence[str]] = {
+    "thawd": _THAWD,
+    "thawd --aws": (*_THAWD, *_MOTO),
+    _EMULATOR: _MOTO,
+    "aws": ("awscli.clidriver", "awscli.handlers"),
+}
 """For each program, which is a module and perhaps an argument of it: the modules to import ahead."""
 
+_SET_BY_IMPORTS: dict[str, str] = {}
 _PRELOAD = "LD_PRELOAD"
 _CLONE_PARENT = 0x8000
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _LONGEST_BYTES = 1 << 20
-_MAY_FORK = sys.platform == "linux" and os.uname().machine in _SYS_CLONE and not os.environ.get("THAWD_TESTS_EXECUTE")
+MAY_FORK = sys.platform == "linux" and os.uname().machine in _SYS_CLONE and not os.environ.get("THAWD_TESTS_EXECUTE")
 
 
 class Popen(subprocess.Popen[Any]):
@@ -126,7 +132,7 @@ def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[Any
 
 def _program_of(arguments: Any) -> str | None:
     """Return the program that is run, as in `IMPORTED`, or None if a fork cannot run it."""
-    if not _MAY_FORK or isinstance(arguments, str) or threading.current_thread() is not threading.main_thread():
+    if not MAY_FORK or isinstance(arguments, str) or threading.current_thread() is not threading.main_thread():
         return None
     given = [str(argument) for argument in arguments]
     if given[:2] != [sys.executable, "-m"] or given[2] not in IMPORTED:
@@ -200,13 +206,20 @@ def _umask() -> int:
     return now
 
 
-def _serve(program: str, asking: socket.socket) -> None:
-    """Import the modules, then fork on request until the worker has ended."""
+def import_ahead(program: str) -> None:
+    """Import the modules of a program, in a process that is forked afterwards."""
     sys.path.remove(str(ROOT)) if str(ROOT) in sys.path else None
+    before = dict(os.environ)
     for name in IMPORTED[program]:
         importlib.import_module(name)
+    _SET_BY_IMPORTS.update({key: value for key, value in os.environ.items() if before.get(key) != value})
     gc.collect()
     gc.freeze()
+
+
+def _serve(program: str, asking: socket.socket) -> None:
+    """Import the modules, then fork on request until the worker has ended."""
+    import_ahead(program)
     python = ctypes.PyDLL(None)  # calls without releasing the GIL, as a fork requires
     number = _SYS_CLONE[os.uname().machine]
     while True:
@@ -218,36 +231,45 @@ def _serve(program: str, asking: socket.socket) -> None:
         if pid == 0:
             python.PyOS_AfterFork_Child()
             asking.close()
-            os._exit(_run(program, json.loads(asked), streams))
+            os._exit(run_here(program, json.loads(asked), streams))
         python.PyOS_AfterFork_Parent()
         for fd in streams:
             os.close(fd)
         asking.send(str(pid).encode())
 
 
-def _run(program: str, asked: dict[str, Any], streams: list[int]) -> int:
-    """Run as the program and return its exit status."""
-    module = program.partition(" ")[0]
+def run_here(program: str, asked: Mapping[str, Any], streams: Sequence[int]) -> int:
+    """Run the program in this process, which was forked for that, and return its exit status.
+
+    Args:
+        program: the program, as in `IMPORTED`.
+        asked: arguments, folder, environment variables and umask; perhaps the script to run in place of the module.
+        streams: the standard streams.
+    """
+    module, script = program.partition(" ")[0], asked.get("script")
     for standard, fd in enumerate(streams):
         os.dup2(fd, standard)
     os.closerange(3, 1 << 16)
     os.chdir(asked["cwd"])
     os.umask(asked["umask"])
     os.environ.clear()
-    os.environ.update(asked["environ"])
+    os.environ.update(_SET_BY_IMPORTS | asked["environ"])
     time.tzset()
     if program == "thawd --aws":
         _keep_emulator_ready()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for standard in ("stdin", "stdout", "stderr"):
         _open_again(standard)
-    sys.argv = [module, *asked["arguments"]]
-    sys.path[0:0] = [asked["cwd"]]
+    sys.argv = [script or module, *asked["arguments"]]
+    sys.path[0:0] = [str(Path(script).parent) if script else asked["cwd"]]
     try:
         for name in (module, module + ".__main__"):
             if not hasattr(sys.modules.get(name), "__path__"):
                 sys.modules.pop(name, None)
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if script:
+            runpy.run_path(script, run_name="__main__")
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
@@ -276,7 +298,7 @@ def _keep_emulator_ready() -> None:
             os._exit(0)
         os.setsid()
         theirs.send(b"started")
-        os._exit(_run(_EMULATOR, json.loads(asked), streams))
+        os._exit(run_here(_EMULATOR, json.loads(asked), streams))
     theirs.close()
     execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 

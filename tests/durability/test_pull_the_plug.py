@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import consoles
+from tests import consoles, shell_programs
 from tests.integration.conftest import processes_of
 from tests.ports import quiet_port
 
@@ -29,7 +29,9 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(block("python"))
     (tmp_path / "thawd.toml").write_text(block("toml").replace("8350", port))
     try:
-        consoles.run(PAGE, tmp_path, told=lambda command: command.replace("8350", port))
+        # A reader's commands start slowly enough not to ask for the rows before the first one is stored.
+        tools = shell_programs.TOOLS
+        consoles.run(PAGE, tmp_path, told=lambda command: command.replace("8350", port), tools=tools)
     finally:
         for pid in [*servers_in(tmp_path), *processes_of(tmp_path / ".thawd")]:
             with contextlib.suppress(ProcessLookupError):

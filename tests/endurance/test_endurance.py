@@ -1,7 +1,7 @@
 """Thousands of copies, one at a time and many together: each answers exactly as the original did; none fails or hangs.
 
 THAWD_ENDURANCE is the number of copies that a test thaws in each of three ways: one at a time, 4 together, 16 together.
-The default is 8; ``make endurance`` sets 2,000.
+The default is 4; ``make endurance`` sets 2,000.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.native.processes import NOBODY, SELF, Identity, Keeper, Outcome, end,
 
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCES = Path(__file__).resolve().parents[2] / "src"
-COUNT = int(os.environ.get("THAWD_ENDURANCE", "8"))
+COUNT = int(os.environ.get("THAWD_ENDURANCE", "4"))
 AT_ONCE = (1, 4, 16)
 SHOWN = 3
 pytestmark = pytest.mark.timeout(600 + COUNT * len(AT_ONCE))
