@@ -66,12 +66,17 @@ IMPORTED: Mapping[str, Sequence[str]] = {
 }
 """For each program, which is a module and perhaps an argument of it: the modules to import ahead."""
 
+PROJECTS = ("template.yaml", "template.yml", "cdk.out", "serverless.yml")
+"""Files and folders of other tools' projects: in a folder with one of them, `thawd up` starts the emulator, too."""
+
 _SET_BY_IMPORTS: dict[str, str] = {}
 _PRELOAD = "LD_PRELOAD"
 _CLONE_PARENT = 0x8000
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _LONGEST_BYTES = 1 << 20
+
 MAY_FORK = sys.platform == "linux" and os.uname().machine in _SYS_CLONE and not os.environ.get("THAWD_TESTS_EXECUTE")
+"""Whether programs can be forked here, and are to be."""
 
 
 class Popen(subprocess.Popen[Any]):
@@ -84,7 +89,7 @@ class Popen(subprocess.Popen[Any]):
     def _execute_child(self, *arguments: Any) -> None:
         execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         given = inspect.signature(execute).bind(self, *arguments).arguments
-        program = _program_of(given["args"])
+        program = _program_of(given["args"], given["cwd"])
         special = ("preexec_fn", "pass_fds", "shell", "gid", "gids", "uid", "start_new_session")
         if (
             program is None
@@ -130,14 +135,15 @@ def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[Any
     return done
 
 
-def _program_of(arguments: Any) -> str | None:
-    """Return the program that is run, as in `IMPORTED`, or None if a fork cannot run it."""
+def _program_of(arguments: Any, cwd: Any) -> str | None:
+    """Return the program that is run in a folder, as in `IMPORTED`, or None if a fork cannot run it."""
     if not MAY_FORK or isinstance(arguments, str) or threading.current_thread() is not threading.main_thread():
         return None
     given = [str(argument) for argument in arguments]
     if given[:2] != [sys.executable, "-m"] or given[2] not in IMPORTED:
         return None
-    return "thawd --aws" if given[2] == "thawd" and "--aws" in given else given[2]
+    has_stacks = any(Path(cwd or ".", name).exists() for name in PROJECTS)
+    return "thawd --aws" if "--aws" in given or ("up" in given and has_stacks) else given[2]
 
 
 def _changes_python(environ: Mapping[str, str] | None) -> bool:
@@ -304,7 +310,7 @@ def _keep_emulator_ready() -> None:
 
     def start(self: Any, *arguments: Any) -> None:
         given = inspect.signature(execute).bind(self, *arguments).arguments
-        if own.fileno() == -1 or _program_of(given["args"]) != _EMULATOR:
+        if own.fileno() == -1 or _program_of(given["args"], None) != _EMULATOR:
             execute(self, *arguments)
             return
         with own:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests import shell_programs
 from tests.clients import client_of
 from tests.integration.conftest import DEADLINE_S, Project, Running, eventually
 
@@ -173,9 +174,8 @@ def command(running: Running, *arguments: str) -> list[str]:
 
 def test_the_aws_cli_makes_groups_puts_events_and_queries(running: Running) -> None:
     def aws(*arguments: str) -> Any:
-        done = subprocess.run(
-            command(running, *arguments), capture_output=True, text=True, timeout=DEADLINE_S, check=True
-        )
+        program = [shell_programs.folder() / "aws", *command(running, *arguments)[3:]]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
         return json.loads(done.stdout) if done.stdout.strip() else None
 
     named = ("--log-group-name", "cli")

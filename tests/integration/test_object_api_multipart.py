@@ -10,7 +10,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,6 +21,7 @@ import pytest
 from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import ClientError
 
+from tests import shell_programs
 from tests.integration.served import Served, code_of, xml_code
 from thawd.gateway.s3 import multipart
 
@@ -65,8 +65,8 @@ def test_large_files_go_up_and_come_down_with_the_defaults_of_boto3(served: Serv
 
 
 def test_large_files_go_up_and_come_down_with_the_aws_command(served: Served, s3: Any, tmp_path: Path) -> None:
-    aws = Path(sys.executable).with_name("aws")
-    if not aws.exists():
+    aws = shell_programs.folder() / "aws"
+    if not (shell_programs.TOOLS / "aws").exists():
         pytest.skip("there is no aws command")
     source = tmp_path / "model.onnx"
     source.write_bytes(os.urandom(20 * MIB + 7))
