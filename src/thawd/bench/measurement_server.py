@@ -33,12 +33,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         data: data folder of the private server, absolute.
         ready_file: file that the server writes when it accepts requests.
         parent: process id of the process that starts the server.
+        aws: ``none``, or URL of the server whose AWS services the functions use.
     """
 
     config: str
     data: str
     ready_file: str
     parent: int
+    aws: str = "none"
 
 
 class PrivateServer(msgspec.Struct, frozen=True):
@@ -55,7 +57,7 @@ class PrivateServer(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def private_server(
-    settings: Settings, *, purpose: str, conditions: Callable[[Place], msgspec.Struct]
+    settings: Settings, *, purpose: str, conditions: Callable[[Place], msgspec.Struct], aws: str = "none"
 ) -> Iterator[PrivateServer]:
     """Run a private server inside the ``with`` block. Its data folder is removed afterwards.
 
@@ -67,12 +69,13 @@ def private_server(
         settings: the configuration.
         purpose: ``bench`` or ``tune``; the program that serves is ``thawd.server.measurement.PURPOSE``.
         conditions: makes the argument of this program from the paths of the server's files.
+        aws: ``none``, or URL of the server whose AWS services the functions use.
 
     Raises:
         StoreError: the server could not start, or its folder cannot be created.
     """
     with _own_folder(settings.server.data, purpose) as folder:
-        yield from _serving(settings, folder, purpose, conditions)
+        yield from _serving(settings, folder, purpose, conditions, aws)
 
 
 @contextlib.contextmanager
@@ -100,7 +103,7 @@ def _own_folder(data: Path, purpose: str) -> Iterator[Path]:
 
 
 def _serving(
-    settings: Settings, folder: Path, purpose: str, conditions: Callable[[Place], msgspec.Struct]
+    settings: Settings, folder: Path, purpose: str, conditions: Callable[[Place], msgspec.Struct], aws: str
 ) -> Iterator[PrivateServer]:
     """Start the server with its files in `folder`, yield it when it is ready, and end it."""
     place = Place(
@@ -108,6 +111,7 @@ def _serving(
         data=str(folder / "data"),
         ready_file=str(folder / "ready.json"),
         parent=os.getpid(),
+        aws=aws,
     )
     argument = msgspec.json.encode(conditions(place)).decode()
     with (folder / "server.log").open("wb") as log:

@@ -172,7 +172,8 @@ def bench(**options: Any) -> None:
     are measured on the running server. There, the logical id of a project's function will do, too. With --engine or
     --from, they are measured on a private server, which the command starts for the measurement. It has the same
     thawd.toml, but a data folder of its own, which is empty. Buckets, and tables outside the data folder, are the
-    configured ones: a function that writes to them changes them.
+    configured ones: a function that writes to them changes them. A project's function is copied from the running
+    server, and uses the AWS services of that one.
 
     With --remote, TARGET is a function that thawd deploy aws has deployed, or, in a project's folder, the logical id of
     a function in the stack of --stack.

@@ -128,12 +128,11 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
         return
     settings = load(options["config_path"])
     if project_of(options["config_path"]) is not None:
-        yield _plan_of_project(options, shape, settings, is_private=is_private)
+        yield from _plan_of_project(options, shape, settings, engine, is_private=is_private)
         return
     function = _function_of(target, options, settings)
     if not is_private:
-        if options["environments"]:
-            raise click.UsageError("--environments is for a private server: add --engine or --from")
+        _require_private(options)
         url, credentials, headers = _running(settings)
         served = _served(url, headers, function, is_private=False)
         yield make_plan(options, shape, target, served, None, credentials)
@@ -141,36 +140,44 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
     yield from _private(options, shape, settings, function, engine or "auto")
 
 
-def _plan_of_project(options: Mapping[str, Any], shape: LoadShape, settings: Settings, *, is_private: bool) -> Plan:
+def _plan_of_project(
+    options: Mapping[str, Any], shape: LoadShape, settings: Settings, engine: str | None, *, is_private: bool
+) -> Iterator[Plan]:
     """Make the plan for a function of another tool's project, which the running server has in a stack.
 
-    The target is the function's name, or its logical id in the template.
+    The target is the function's name, or its logical id in the template. A private server gets a copy of the function.
     """
-    from thawd.cli.client import request
-    from thawd.cli.projects import function_named
+    from thawd.cli.project_functions import copied_function, running_name
 
     target: str = options["target"]
-    if is_private or options["environments"]:
-        raise click.UsageError(
-            "--engine, --from and --environments need a thawd.toml: a private server has no stacks. Measure the "
-            "project's functions on the running server, without these options"
-        )
     if target.startswith("/"):
         fail(f"{target} is no route: a project has none; give the http address that thawd up prints for its API")
-    url, credentials, headers = _running(settings)
     name, colon, qualifier = target.partition(":")
-    status, _, _ = request(settings, f"/2015-03-31/functions/{quote(os.fsencode(name), safe='')}", None, {})
-    if status == 404:
-        found = function_named(settings, name)
-        if found is None:
-            fail(f"the running server has no function {name!r}, and no stack or more than one with this logical id")
-        name = found
+    if is_private:
+        with copied_function(settings, name) as copied:
+            given = {**options, "target": copied.name + colon + qualifier}
+            yield from _private(given, shape, copied.settings, copied.name, engine or "auto", aws=copied.aws)
+        return
+    _require_private(options)
+    url, credentials, headers = _running(settings)
+    name = running_name(settings, name)
     served = _served(url, headers, name, is_private=False)
-    return make_plan(options, shape, name + colon + qualifier, served, None, credentials)
+    yield make_plan(options, shape, name + colon + qualifier, served, None, credentials)
+
+
+def _require_private(options: Mapping[str, Any]) -> None:
+    if options["environments"]:
+        raise click.UsageError("--environments is for a private server: add --engine or --from")
 
 
 def _private(
-    options: Mapping[str, Any], shape: LoadShape, settings: Settings, function: str, engine: str
+    options: Mapping[str, Any],
+    shape: LoadShape,
+    settings: Settings,
+    function: str,
+    engine: str,
+    *,
+    aws: str = "none",
 ) -> Iterator[Plan]:
     from thawd.bench.conditions import Conditions
     from thawd.bench.measurement_server import Place, private_server
@@ -194,7 +201,7 @@ def _private(
             place=place, function=function, engine=engine, environments=environments, provisioned=provisioned
         )
 
-    with private_server(settings, purpose="bench", conditions=conditions) as server:
+    with private_server(settings, purpose="bench", conditions=conditions, aws=aws) as server:
         served = _served(server.url, {}, function, is_private=True)
         yield make_plan(options, shape, options["target"], served, engine, provisioned=provisioned)
 

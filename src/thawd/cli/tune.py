@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from thawd.cli.exits import EXIT_INTERRUPTED, fail, warn
-from thawd.cli.options import Finite, check_page, config_option, examples, load
+from thawd.cli.options import Finite, check_page, config_option, examples, load, project_of
 from thawd.cli.output import print_text
+from thawd.cli.project_functions import copied_function
 
 if TYPE_CHECKING:
+    from thawd.config import Settings
     from thawd.cost.tune import Tuned
 
 _PATH = click.Path(path_type=Path)
@@ -88,7 +92,27 @@ def tune(**options: Any) -> None:
     size, the fastest size and the balanced size. The balanced size has the lowest weighted sum of price and time (see
     --weight), each divided by its highest value at any size. The command starts a private server for each size, whose
     environments get the CPU share that Lambda allots to the memory. A server that runs already is not used.
+
+    In the folder of a project of SAM, CDK or Serverless, FUNCTION is the name or the logical id of a function of the
+    running server. Its code and settings are copied from there, and it uses the AWS services of the running server.
     """
+    from thawd.cost import tune as tuning
+
+    settings = load(options["config_path"])
+    function: str = options["function"]
+    sizes_mb = _sizes(options["sizes_mb"]) or tuning.default_sizes()
+    check_page(options["html_path"])
+    with contextlib.ExitStack() as stack:
+        aws = "none"
+        if project_of(options["config_path"]) is not None:
+            copied = stack.enter_context(copied_function(settings, function))
+            settings, function, aws = copied.settings, copied.name, copied.aws
+        if function not in settings.functions:
+            fail(f"there is no function {function!r}; {settings.path} has: {', '.join(settings.functions) or 'none'}")
+        _tune(settings, function, sizes_mb, options, aws=aws)
+
+
+def _tune(settings: Settings, function: str, sizes_mb: list[int], options: Mapping[str, Any], *, aws: str) -> None:
     import msgspec
 
     from thawd.cost import tune as tuning
@@ -96,17 +120,12 @@ def tune(**options: Any) -> None:
     from thawd.cost.prices import CostError, load_prices
     from thawd.errors import StoreError
 
-    settings = load(options["config_path"])
-    function: str = options["function"]
-    if function not in settings.functions:
-        fail(f"there is no function {function!r}; {settings.path} has: {', '.join(settings.functions) or 'none'}")
-    sizes_mb = _sizes(options["sizes_mb"]) or tuning.default_sizes()
-    check_page(options["html_path"])
     trial = tuning.Trial(
         events=tuple(_event(text) for text in options["payloads"] or ("{}",)),
         runs=options["runs"],
         starts=options["starts"],
         unlimited=options["unlimited"],
+        aws=aws,
     )
     try:
         prices = load_prices(options["prices"])

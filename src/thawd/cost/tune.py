@@ -73,12 +73,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         runs: number of measured warm invocations.
         starts: number of cold starts, and of restores, to measure; 0: none are measured.
         unlimited: whether to measure even if CPU limits do not work.
+        aws: ``none``, or URL of the server whose AWS services the function uses.
     """
 
     events: tuple[bytes, ...]
     runs: int = 20
     starts: int = 3
     unlimited: bool = False
+    aws: str = "none"
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +178,7 @@ def _at_size(settings: Settings, function: str, memory_mb: int, trial: Trial) ->
     def conditions(place: Place) -> TuneConditions:
         return TuneConditions(place=place, function=function, memory_mb=memory_mb)
 
-    with private_server(settings, purpose="tune", conditions=conditions) as server:
+    with private_server(settings, purpose="tune", conditions=conditions, aws=trial.aws) as server:
         client = _Client(server.url)
         status = client.status()
         limited = "CPU shares" in status["memory_limit"]

@@ -68,7 +68,7 @@ class Server:
     Args:
         settings: the configuration at the start.
         environ: the platform's environment variables.
-        aws: which other AWS services functions use: ``none``, ``local`` (emulated) or ``real`` (the user's account).
+        aws: which other AWS services functions use; see `Platform.open`.
         project: a project of another tool, whose stacks the server has; None: only what the configuration declares.
     """
 
@@ -328,7 +328,7 @@ def run(
         environ: the platform's environment variables.
         watch: republish a function when its code changes.
         ready: the file that is written when the server is ready; None: no file is written.
-        aws: which other AWS services functions use: ``none``, ``local`` (emulated) or ``real`` (the user's account).
+        aws: which other AWS services functions use; see `Platform.open`.
         project: a project of another tool, whose stacks the server has; None: only what the configuration declares.
 
     Raises:

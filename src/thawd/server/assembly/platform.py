@@ -135,8 +135,8 @@ class Platform:
         """Build the subsystems that `__init__` did not build.
 
         Args:
-            aws: which other AWS services functions use: ``none``, ``local`` (emulated) or ``real`` (the user's
-                account).
+            aws: which other AWS services functions use: ``none``, ``local`` (emulated), ``real`` (the user's account),
+                or the URL of a server that emulates them; the platform's environment variables have its credentials.
             stopping: set when the server stops. An end of the emulator before that is reported as a failure.
 
         Raises:
@@ -148,6 +148,10 @@ class Platform:
             self.execution.builder.aws = real_variables(self._environ)
         elif aws == "local":
             await self._emulate_aws(stopping)
+        elif aws != "none":
+            self.execution.builder.aws = local_variables(aws)
+            keys = {name: self._environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+            self.execution.launcher.keys = lambda function: keys
         self.events = self._compose_events()
         self.watchers = {
             name: BucketWatcher(

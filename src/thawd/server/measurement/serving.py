@@ -45,9 +45,13 @@ def serve(place: Place, settings_of: Callable[[Settings], Settings]) -> int:
         name: value for name, value in config.process_environment().items() if name not in config.ENVIRONMENT_VARIABLES
     }
     try:
-        settings = settings_of(config.load(Path(place.config), environ=environ))
+        configured = config.load(Path(place.config), environ=environ)
+        settings = settings_of(configured)
         ready = ReadyFile(Path(place.ready_file), after_publication=True)
-        server.run(settings, environ=environ, watch=False, ready=ready, aws="none")
+        if place.aws != "none":
+            key, secret = next(iter(configured.server.access_keys.items()), ("test", "test"))
+            environ |= {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
+        server.run(settings, environ=environ, watch=False, ready=ready, aws=place.aws)
     except (ThawdError, OSError) as error:
         complain(f"thawd: {error}")
         return 1
