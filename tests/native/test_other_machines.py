@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from tests.native.engine import SOURCES, Case, Engine, Trial, cases_of, compile_c, give, require
 from tests.native.processes import NOBODY, SELF, Identity, end_of
+from thawd.snapshot.store.binding import bind
 
 BOOT = cases_of("other_boot")
 CASES = {case.name: case for case in cases_of("other_boot", "generations", "waits", "processes", "signals")}
@@ -142,6 +144,28 @@ def test_memory_of_an_earlier_image_is_recognised_after_devices_got_other_number
         forge(second, *OTHER_BOOT)
     else:
         forge(second, "device-of", str(inode))
+    assert one.await_freeze(one.start_copy(str(third), image=second)) is None
+    require(one.case, one.thaw(image=third))
+
+
+def test_memory_of_an_earlier_image_is_recognised_in_an_image_that_is_bound_to_this_machine(
+    trial: Callable[..., Trial],
+) -> None:
+    """The earlier image is another file at the same path, as on a machine that received both."""
+    one = trial(CASES["again"])
+    assert one.freeze() is None
+    second, third = one.folder / "second", one.folder / "third"
+    assert one.await_freeze(one.start_copy(str(second))) is None
+    received = one.folder / "received"
+    shutil.copyfile(one.image, received)
+    received.chmod(0o600)
+    received.rename(one.image)
+    outcome = one.thaw(image=second)
+    assert outcome.status == REFUSED
+    assert "a file has changed since the freeze" in outcome.errors
+    status = one.image.stat()
+    bind(second, {str(one.image): (status.st_mtime_ns, status.st_ino)})
+    require(one.case, one.thaw(image=second))
     assert one.await_freeze(one.start_copy(str(third), image=second)) is None
     require(one.case, one.thaw(image=third))
 

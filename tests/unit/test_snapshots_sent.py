@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from thawd.runtime.changed_files import changed, stamps_here
 from thawd.snapshot.inspect import reader
 from thawd.snapshot.store import file_lists
 from thawd.snapshot.store.images import SnapshotStore
+from thawd.stores.chunk_places import FolderPlace
 from thawd.transfer import receiving, record_body, sending
 from thawd.transfer.chunk_format import ChunkError, decode_record, encode_chunk, encode_record
 from thawd.transfer.receiving import Received
@@ -378,6 +381,48 @@ def test_not_even_a_record_of_a_holder_of_the_key_leads_out_of_its_folders(
     with pytest.raises(ThawdError, match=why):
         pull(there, place)
     assert there.store.snapshots() == []
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.unit.chunk_stores import KEY, Machine
+from thawd.stores.chunk_places import FolderPlace
+from thawd.transfer import receiving
+
+class Halting(FolderPlace):
+    left = int(sys.argv[2])
+
+    def get(self, key, *, limit_bytes):
+        self.left -= 1
+        if self.left == 0:
+            print("halted", flush=True)
+            sys.stdin.read()
+        return super().get(key, limit_bytes=limit_bytes)
+
+folder = Path(sys.argv[1])
+place = Halting(folder / "shared")
+receiving.receive(Machine(folder).store, place, receiving.find(place, KEY, "classify"))
+print("received", flush=True)
+"""
+
+
+def test_a_receiver_that_is_killed_leaves_nothing_that_is_used(machine: Machine, tmp_path: Path) -> None:
+    sending.send(machine.store, machine.freeze(), FolderPlace(tmp_path / "shared"), KEY)
+    there = elsewhere(machine)
+    for gets in (1, 2, 3, 5, 100):
+        command = [sys.executable, "-c", KILLED, str(tmp_path), str(gets)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            process.kill()
+        assert said == ("halted\n" if gets < 100 else "received\n")
+        assert len(there.store.snapshots()) == (gets == 100)
+    (found,) = there.store.snapshots()
+    assert there.store.verify(found) == ()
+    there.store.tidy()
+    assert {path.name for path in (tmp_path / "data" / "environments").iterdir()} == {"ab" * 32, f"{'ab' * 32}.lock"}
+    assert not [path for path in there.store.folder.iterdir() if path.name.startswith(".")]
 
 
 def test_equal_memory_at_another_place_of_an_image_is_the_same_chunk(machine: Machine, place: MemoryPlace) -> None:

@@ -189,7 +189,11 @@ class _Receiving:
                 if target.exists():
                     self._compare(tree, target)
                     return
-                unfinished = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
+                # The names of what a process that dies leaves behind are those that are removed in this folder.
+                prefix = f".old-{target.name}-" if target.parent.name == "environments" else ".new-"
+                for left in target.parent.glob(f".old-{target.name}-*"):
+                    remove_tree(left)
+                unfinished = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
                 try:
                     self._fill(tree, unfinished / "tree")
                     os.sync()

@@ -39,12 +39,12 @@ def list_files(version: Version, template: Template, image: Image, draft: Draft)
 def _finder(version: Version, template: Template) -> Callable[[str], str]:
     """Return a function that finds a file of the template's process on this machine; see `FileRecord.at`."""
     folder, places = template.folder, version.places
-    own = () if folder is None else tuple(path for path in (folder.path, folder.tmp) if path is not None)
+    own = () if folder is None else tuple(f"{path}/" for path in (folder.path, folder.tmp) if path is not None)
 
     def find(path: str) -> str:
         for root in own:
-            if Path(path).is_relative_to(root):
-                return IN_DISK + str(Path(path).relative_to(root))
+            if path.startswith(root):
+                return IN_DISK + path.removeprefix(root)
         real = path if places is None else str(places.real(Path(path)))
         return real if real != path else ""
 
