@@ -18,7 +18,7 @@ from thawd.snapshot.engine import unavailable
 from thawd.stores.chunk_places import BucketPlace
 from thawd.transfer import receiving, sending, upkeep
 
-from .conftest import Project
+from .conftest import Project, eventually
 from .emulated import There
 from .frozen_app import inits, none_alive
 from .remote_buckets import bucket_of
@@ -103,6 +103,30 @@ def test_a_function_is_thawed_on_a_machine_that_has_never_initialised_it(
     assert inits(project) == 0
     done = project.command("snapshot", "verify")
     assert done.returncode == 0, done.stderr
+
+
+def test_servers_with_a_common_store_initialise_a_function_once(
+    project: Project, outside: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    project.config(
+        f'snapshot_store = "{store}"\n[functions.app]\nhandler = "app.handler"\nidle_timeout_s = 0\n'
+        f'[functions.broken]\nhandler = "app.handler"\nenvironment = {{ BROKEN = "1" }}\n'
+    )
+    assert project.command("snapshot", "key").returncode == 0
+    with project.up() as running:
+        (pid, *answer), _ = running.invoke("app", {})
+        assert answer == [1, 42, 1, "by init"]
+        eventually(lambda: len(list(store.glob("keys/*/*"))) == 2, what="both snapshots in the store")
+    move_to_another_machine(project, outside)
+    for record in (store / "snapshots" / "broken").iterdir():
+        record.write_bytes(b"damaged")
+    with project.up() as running:
+        assert running.invoke("app", {}) == ([pid, 1, 42, 1, "by init"], None)
+        assert running.invoke("broken", {})[0][1:] == [1, 42, 1, "by init"]
+        assert "the record is cut off" in "".join(running.output)
+    assert inits(project) == 0
+    assert (project.data / "logs" / "broken.log").read_text().count("init runs") == 1
 
 
 def test_where_a_file_differs_the_snapshot_is_refused_and_the_function_initialised(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,9 @@ from thawd.snapshot.inspect import reader
 from thawd.snapshot.store import file_lists
 from thawd.snapshot.store.images import ImageOrigin, Snapshot, SnapshotStore
 from thawd.stores.chunk_places import PlacedObject
-from thawd.transfer.store_keys import StoreKey
+from thawd.transfer import receiving
+from thawd.transfer.receiving import Received
+from thawd.transfer.store_keys import FunctionKey, StoreKey
 
 KEY = StoreKey(b"k" * 32)
 WEIGHTS = os.urandom(700 << 10)
@@ -110,3 +113,17 @@ def origin(version: str = "1", *, key: str = "key", base: str | None = None) -> 
         function="classify", version=version, key=key, python="3.12.1", init_ms=1.0, freeze_ms=1.0, data_bytes=1,
         self_test="passed", base=base,
     )  # fmt: skip
+
+
+def elsewhere(machine: Machine) -> Machine:
+    """The same paths on another machine: an empty data folder, and files with other inodes."""
+    shutil.rmtree(machine.folder / "data")
+    kept = machine.library.with_suffix(f".{machine.library.stat().st_ino}")
+    os.link(machine.library, kept)  # so that its inode is not used again
+    machine.install()
+    shutil.rmtree(machine.module.parent)
+    return Machine(machine.folder)
+
+
+def pull(machine: Machine, place: MemoryPlace, name: str = "classify", key: StoreKey | FunctionKey = KEY) -> Received:
+    return receiving.receive(machine.store, place, receiving.find(place, key, name))

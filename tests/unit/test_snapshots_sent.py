@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.chunk_stores import KEY, WEIGHTS, Machine, MemoryPlace, origin
+from tests.unit.chunk_stores import KEY, WEIGHTS, Machine, MemoryPlace, elsewhere, origin, pull
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
 from thawd.runtime.changed_files import changed, stamps_here
 from thawd.snapshot.inspect import reader
@@ -23,7 +23,6 @@ from thawd.snapshot.store.images import SnapshotStore
 from thawd.stores.chunk_places import FolderPlace
 from thawd.transfer import receiving, record_body, sending
 from thawd.transfer.chunk_format import ChunkError, decode_record, encode_chunk, encode_record
-from thawd.transfer.receiving import Received
 from thawd.transfer.store_keys import FunctionKey, StoreKey
 
 
@@ -37,20 +36,6 @@ def machine(tmp_path: Path) -> Machine:
 @pytest.fixture
 def place() -> MemoryPlace:
     return MemoryPlace()
-
-
-def elsewhere(machine: Machine) -> Machine:
-    """The same paths on another machine: an empty data folder, and files with other inodes."""
-    shutil.rmtree(machine.folder / "data")
-    kept = machine.library.with_suffix(f".{machine.library.stat().st_ino}")
-    os.link(machine.library, kept)  # so that its inode is not used again
-    machine.install()
-    shutil.rmtree(machine.module.parent)
-    return Machine(machine.folder)
-
-
-def pull(machine: Machine, place: MemoryPlace, name: str = "classify", key: StoreKey | FunctionKey = KEY) -> Received:
-    return receiving.receive(machine.store, place, receiving.find(place, key, name))
 
 
 def the_record(place: MemoryPlace) -> str:

@@ -6,7 +6,6 @@ This module formats the output; `thawd.transfer` does the work. No server is nee
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -22,16 +21,13 @@ if TYPE_CHECKING:
     from thawd.stores.chunk_places import ChunkPlace
     from thawd.transfer.store_keys import FunctionKey, StoreKey
 
-KEY_FILE = "snapshots.key"
-"""Name of the key file in the data folder."""
-
-_NEEDED = {"cryptography": "AES-256-GCM", "zstandard": "zstd"}
+_KEY_FILE = "snapshots.key"  # that of `thawd.transfer.store_layout`, which --help does not import
 
 key_option = click.option(
     "--key",
     "key_path",
     type=click.Path(path_type=Path),
-    help=f"File with the store's key.  [default: {KEY_FILE} in the data folder]",
+    help=f"File with the store's key.  [default: {_KEY_FILE} in the data folder]",
 )
 
 
@@ -133,7 +129,6 @@ def key(function: str | None, key_path: Path | None, config_path: Path) -> None:
     from thawd.transfer import store_keys
 
     settings = load(config_path)
-    _require_libraries()
     main = store_keys.main_key(_key_path(settings, key_path))
     if function is None:
         click.echo(main.text(), nl=False)
@@ -163,36 +158,26 @@ def verify_store(store: str, key_path: Path | None, config_path: Path) -> None:
 
 
 def _opened(store: str, config_path: Path) -> tuple[Settings, ChunkPlace]:
-    settings = load(config_path)
-    _require_libraries()
-    return settings, _place(store)
-
-
-def _place(store: str) -> ChunkPlace:
     from thawd.config.findings import Findings
     from thawd.config.store_urls import read_bucket_url
     from thawd.resources import RemoteBucket
-    from thawd.stores.chunk_places import BucketPlace, FolderPlace
+    from thawd.transfer import store_layout
 
-    if "://" not in store:
-        return FolderPlace(Path(store))
-    findings = Findings("the command line", document={})
-    fields = read_bucket_url(store, findings, path=("STORE",), environ=os.environ)
-    if fields is None:
-        fail("; ".join(map(str, findings.problems())))
-    if importlib.util.find_spec("obstore") is None:
-        fail("a store in a bucket needs obstore, which is not installed: pip install 'thawd[chunks]'")
-    return BucketPlace(RemoteBucket(name="chunks", **fields))
-
-
-def _require_libraries() -> None:
-    for module, what in _NEEDED.items():
-        if importlib.util.find_spec(module) is None:
-            fail(f"a store of chunks needs {module} ({what}), which is not installed: pip install 'thawd[chunks]'")
+    settings = load(config_path)
+    where: Path | RemoteBucket = Path(store)
+    if "://" in store:
+        findings = Findings("the command line", document={})
+        fields = read_bucket_url(store, findings, path=("STORE",), environ=os.environ)
+        if fields is None:
+            fail("; ".join(map(str, findings.problems())))
+        where = RemoteBucket(name="STORE", **fields)
+    if (why := store_layout.missing_library(where)) is not None:
+        fail(why)
+    return settings, store_layout.place_at(where)
 
 
 def _key_path(settings: Settings, given: Path | None) -> Path:
-    return settings.server.data / KEY_FILE if given is None else given
+    return settings.server.data / _KEY_FILE if given is None else given
 
 
 def _progress(line: str) -> None:

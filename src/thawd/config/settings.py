@@ -65,6 +65,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216. If they need more, the least recently used are
             removed, but never those in use.
         snapshots_max_age_s: a snapshot that was not used for this long is removed, seconds, 0-31,536,000.
+        snapshot_store: folder or bucket with snapshots of all machines; None: snapshots stay on this machine.
         webhook_secret: secret with which thawd signs requests to webhooks (destinations that are URLs); None: they are
             not signed.
         webhooks_plain_http: whether webhooks on other machines may have ``http://`` URLs.
@@ -100,6 +101,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     snapshots_max_mb: int = 20_480
     # Source: Lambda developer guide, "SnapStart": a snapshot that was not used for 14 days is deleted.
     snapshots_max_age_s: float = 1_209_600.0
+    snapshot_store: Path | RemoteBucket | None = None
     webhook_secret: str | None = None
     webhooks_plain_http: bool = False
     names: tuple[str, ...] = ()

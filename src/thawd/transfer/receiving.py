@@ -154,10 +154,18 @@ def receive(
 
 
 def _there(store: SnapshotStore, sha256: str) -> Snapshot | None:
-    """The usable snapshot that was received under this name, or made here."""
+    """The usable snapshot that was received under this name, or made here.
+
+    One whose files were replaced since, perhaps by files with the same contents, is not usable: it is received again.
+    """
     for one in store.snapshots():
         if one.problem is None and one.sidecar is not None and sha256 in (one.sidecar.sent_as, one.sha256):
-            return one
+            if one.files is None:
+                return one
+            with using(one.files):
+                files = file_lists.decode(one.files.read_bytes(), where=one.files)
+            if file_lists.unchanged(files.files, disk=one.disk):
+                return one
     return None
 
 

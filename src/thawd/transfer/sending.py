@@ -32,7 +32,7 @@ from thawd.transfer.cutting import Cutter, cut_image
 from thawd.transfer.folder_trees import read_tree
 from thawd.transfer.record_body import TREE_FOLDERS, Body, SentSnapshot, Tree
 from thawd.transfer.store_keys import StoreKey
-from thawd.transfer.store_layout import GRACE_S, doomed, record_key
+from thawd.transfer.store_layout import GRACE_S, doomed, key_pointer, record_key
 
 DIGESTS = "digests.json"
 """Name of the file in the folder of snapshots that remembers digests of files."""
@@ -114,7 +114,10 @@ def send(
                 "sending took so long that a clean-up of the store may have removed chunks meanwhile; send the "
                 "snapshot again: chunks that are there are not sent again."
             )
-        place.put(where, encode_record(msgspec.json.encode(body), uploads.ids, key=key.function_key(function)))
+        function_key = key.function_key(function)
+        place.put(where, encode_record(msgspec.json.encode(body), uploads.ids, key=function_key))
+        pointer = key_pointer(function_key, function, _sidecar_of(snapshot).origin.key)
+        place.put(pointer, snapshot.sha256.encode())
     image_bytes = sum(extent.length for one in sent for extent in one.extents)
     return Sent(where, image_bytes, len(uploads.ids), uploads.new_count, uploads.new_bytes)
 

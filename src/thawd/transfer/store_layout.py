@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import hmac
+import importlib.util
 import json
 import re
+from pathlib import Path
 
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
-from thawd.stores.chunk_places import ChunkPlace
+from thawd.resources import RemoteBucket
+from thawd.stores.chunk_places import BucketPlace, ChunkPlace, FolderPlace
 
 CHUNKS = "chunks"
 RECORDS = "snapshots"
+KEYS = "keys"
 DOOMED = "gc/unused"
 CLOCK = "gc/clock"
+KEY_FILE = "snapshots.key"
+"""Name of the key file in the data folder."""
 
 GRACE_S = 86400.0
 """How long a chunk stays after it was found to be unused. Whoever sends a snapshot must be done within half of it."""
 
 _FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,140}\Z")
 _DOOMED_MAX_BYTES = 256 << 20
+_DIGEST_DIGITS = 64
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+
+
+def missing_library(where: Path | RemoteBucket) -> str | None:
+    """Which library a store of chunks there needs and this machine lacks, as a sentence; None: all are there."""
+    needed = {"cryptography": "AES-256-GCM", "zstandard": "zstd"}
+    if isinstance(where, RemoteBucket):
+        needed["obstore"] = "buckets"
+    for module, what in needed.items():
+        if importlib.util.find_spec(module) is None:
+            return f"a store of chunks needs {module} ({what}), which is not installed: pip install 'thawd[chunks]'"
+    return None
+
+
+def place_at(where: Path | RemoteBucket) -> ChunkPlace:
+    """The store of chunks in a folder or a bucket."""
+    return BucketPlace(where) if isinstance(where, RemoteBucket) else FolderPlace(where)
 
 
 def chunk_key(chunk_id: bytes) -> str:
@@ -35,6 +60,22 @@ def record_key(function: str, sha256: str) -> str:
     if not _FUNCTION.match(function):
         raise InvalidParameterValueException(f"{function!r} is not the name of a function whose snapshots can be sent.")
     return f"{RECORDS}/{function}/{sha256}"
+
+
+def key_pointer(function_key: bytes, function: str, key: str) -> str:
+    """Key of the object that names the snapshot with the key `key`. It tells nothing without the function's key."""
+    record_key(function, "")  # checks the name
+    digest = hmac.digest(function_key, b"thawd snapshot key\0" + key.encode(), "sha256")
+    return f"{KEYS}/{function}/{digest.hex()}"
+
+
+def find_by_key(place: ChunkPlace, function_key: bytes, function: str, key: str) -> str | None:
+    """The SHA-256 of the snapshot with this key, as the store says; only its record proves it. None: there is none."""
+    try:
+        text = place.get(key_pointer(function_key, function, key), limit_bytes=_DIGEST_DIGITS).decode(errors="replace")
+    except ResourceNotFoundException:
+        return None
+    return text if _DIGEST.match(text) else None
 
 
 def doomed(place: ChunkPlace) -> frozenset[bytes]:

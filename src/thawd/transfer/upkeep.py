@@ -8,6 +8,7 @@ at the same time. Times are those of the store's clock.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from thawd.transfer.chunk_downloads import STORED_LIMIT_BYTES, fetch
 from thawd.transfer.chunk_format import MAX_RECORD_BYTES, ChunkError, chunk_id, record_ids
 from thawd.transfer.receiving import read_record
 from thawd.transfer.store_keys import FunctionKey, StoreKey
-from thawd.transfer.store_layout import CHUNKS, CLOCK, DOOMED, GRACE_S, RECORDS, chunk_key, doom, doomed
+from thawd.transfer.store_layout import CHUNKS, CLOCK, DOOMED, GRACE_S, KEYS, RECORDS, chunk_key, doom, doomed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ def clean_up(place: ChunkPlace, *, max_age_s: float | None = None, grace_s: floa
         if max_age_s is not None and one.modified_unix_s < now_s - max_age_s:
             place.remove(one.key)
             old += 1
+    _remove_pointers(place)
     noted_at = place.find(DOOMED)
     noted = doomed(place) if noted_at is not None else frozenset()
     stored = {_id_of(one.key): one for one in place.listed(CHUNKS)}
@@ -75,6 +77,16 @@ def clean_up(place: ChunkPlace, *, max_age_s: float | None = None, grace_s: floa
                 unused -= {chunk}
     doom(place, unused)
     return CleanUp(removed, removed_bytes, len(unused), grace_s if unused else 0.0, old)
+
+
+def _remove_pointers(place: ChunkPlace) -> None:
+    """Remove the objects that name a snapshot whose record is gone."""
+    for one in list(place.listed(KEYS)):
+        function = one.key.split("/")[1]
+        with contextlib.suppress(ResourceNotFoundException, ChunkError):
+            sha256 = place.get(one.key, limit_bytes=one.size).decode(errors="replace")
+            if not sha256.isalnum() or place.find(f"{RECORDS}/{function}/{sha256}") is None:
+                place.remove(one.key)
 
 
 def _now_s(place: ChunkPlace) -> float:

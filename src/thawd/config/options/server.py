@@ -184,6 +184,14 @@ SERVER = (
         kinds.number(0, 31_536_000),
         "A snapshot that has not been used for this long is removed, in seconds.",
     ),
+    Option(
+        "snapshot_store",
+        kinds.text('the path of a folder, or a URL such as "s3://bucket/prefix"', lambda value: value != ""),
+        "A store of chunks: before a function is initialised, its snapshot is looked for there, and a new snapshot is "
+        "sent there. The data folder must contain the store's key, `snapshots.key`; with the key of one function, only "
+        "snapshots of that function are received, and none is sent.",
+        "none",
+    ),
 )
 
 ENVIRONMENT_VARIABLES = {

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from thawd.config import kinds
 from thawd.config.options import server as options
 from thawd.config.sections.reader import Reader
 from thawd.config.settings import ServerSettings
+from thawd.config.store_urls import read_bucket_url
+from thawd.resources import RemoteBucket
 
 
 def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]) -> ServerSettings:
@@ -30,6 +33,8 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
         values["names"] = tuple(
             str(name) for i, name in named if reader.accepts(options.HOST, name, path=("server", "names", i))
         )
+    if "snapshot_store" in values:
+        values["snapshot_store"] = _snapshot_store(values["snapshot_store"], reader, environ=environ)
     values["access_keys"] = _access_keys(values.get("access_keys", {}), reader)
     server = ServerSettings(data=data, **values)
     section = document.get("server")
@@ -42,6 +47,14 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
             'or host = "127.0.0.1", which only this machine can reach',
         )
     return server
+
+
+def _snapshot_store(text: str, reader: Reader, *, environ: Mapping[str, str]) -> Path | RemoteBucket | None:
+    """Return the folder or the bucket; None if the URL has a mistake, which has been reported."""
+    if "://" not in text:
+        return reader.absolute(text)
+    place = read_bucket_url(text, reader.findings, path=("server", "snapshot_store"), environ=environ)
+    return None if place is None else RemoteBucket(name="snapshot_store", **place)
 
 
 def _from_environment(name: str, text: str) -> object:

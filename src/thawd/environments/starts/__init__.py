@@ -18,6 +18,7 @@ left behind.
 - `origin`: what a version is started from, and why it is not started faster
 - `image_making`: finds a version's image in the store, or freezes, tests and stores one
 - `file_listing`: lists the files that an image depends on, so that it can be sent to another machine
+- `self_test`: the priming event in a copy, and how answers are compared
 - `image_key`: the key by which the store finds a version's image
 - `thawable`: an image that can be thawed, and the error of a failed thaw
 - `template`: the channels to a process that is forked or frozen

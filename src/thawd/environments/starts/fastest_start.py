@@ -15,6 +15,7 @@ from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
 from thawd.environments.starts.engine_files import Engine
+from thawd.environments.starts.file_listing import Exchange
 from thawd.environments.starts.image_making import FreezeResult, Frozen, Snapshots
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.origin import Origin, Reason, first_counted
@@ -75,9 +76,12 @@ class Spawner:
     def _spawned(self, environment: Environment) -> None:
         self.on_spawned(environment)
 
-    def use_snapshots(self, engine: Engine, store: SnapshotStore, *, bases: bool = False) -> None:
+    def use_snapshots(
+        self, engine: Engine, store: SnapshotStore, *, bases: bool = False, exchange: Exchange | None = None
+    ) -> None:
         """Freeze versions and thaw their images; with `bases`, images are made over bases (`starts.bases`)."""
-        self._snapshots = Snapshots(engine, store, self._starter, self._launcher, bases=bases)
+        starter, launcher = self._starter, self._launcher
+        self._snapshots = Snapshots(engine, store, starter, launcher, bases=bases, exchange=exchange)
         self._why_no_image = None
 
     def refuse_snapshots(self, why: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -22,6 +23,16 @@ from thawd.snapshot.store.images import Draft
 from thawd.snapshot.store.trust_and_locks import open_as_is
 
 _STAMPS = ".stamps"
+
+
+class Exchange(Protocol):
+    """Shares snapshots with other machines; `thawd.transfer.exchange` implements it. Neither method raises an error."""
+
+    def receive(self, function: str, key: str) -> bool:
+        """Put the image with this key into the store, if another machine has sent it; returns whether. Blocks."""
+
+    def send(self, snapshot: Snapshot) -> None:
+        """Send a new snapshot to other machines, later."""
 
 
 def list_files(version: Version, template: Template, image: Image, draft: Draft) -> None:

@@ -17,26 +17,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thawd.environments.environment import Environment
 from thawd.environments.sandbox.memory import MIB, private_bytes
 from thawd.environments.starts.bases import Base, Bases, NoBaseError
 from thawd.environments.starts.engine_files import Engine
-from thawd.environments.starts.file_listing import files_elsewhere, list_files
+from thawd.environments.starts.file_listing import Exchange, files_elsewhere, list_files
 from thawd.environments.starts.image_key import key_of
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.package_bases import PackageBases
+from thawd.environments.starts.self_test import difference, prime
 from thawd.environments.starts.template import FreezeFailedError, FrozenHead, Template
 from thawd.environments.starts.thaw_fork_cold import Starter
 from thawd.environments.starts.thawable import Thawable, ThawFailedError
 from thawd.environments.version import Version
 from thawd.errors import ResourceConflictException, ThawdError
-from thawd.invocation import Invocation
 from thawd.snapshot.disk.root_mounts import NATIVE, OUTBOX
 from thawd.snapshot.disk.temporary_folders import DiskRefusedError, Disks, DiskSnapshot
 from thawd.snapshot.inspect import reader
-from thawd.snapshot.store.image_facts import ImageOrigin
+from thawd.snapshot.store.image_facts import ImageOrigin, Snapshot
 from thawd.snapshot.store.images import Draft, SnapshotLease, SnapshotStore
-from thawd.wire import frames
 
 # Disk space for the headers, tables and rounding of an image, in addition to the memory of the process.
 _ROOM_BYTES = 64 * MIB
@@ -111,13 +109,21 @@ class Snapshots:
     """Finds the images of versions in the store, and makes new ones."""
 
     def __init__(
-        self, engine: Engine, store: SnapshotStore, starter: Starter, launcher: Launcher, *, bases: bool
+        self,
+        engine: Engine,
+        store: SnapshotStore,
+        starter: Starter,
+        launcher: Launcher,
+        *,
+        bases: bool,
+        exchange: Exchange | None = None,
     ) -> None:
         self._bases = PackageBases(Bases(engine, store, starter), engine, store, starter) if bases else None
         self._engine = engine
         self._store = store
         self._starter = starter
         self._launcher = launcher
+        self._exchange = exchange
 
     async def find(self, version: Version) -> Frozen | None:
         """Return the stored image with the version's key; None if there is none. Call `check` before the first thaw.
@@ -129,7 +135,7 @@ class Snapshots:
         """
         try:
             key = await asyncio.to_thread(self._key, version)
-            stored = await asyncio.to_thread(self._store.find, key)
+            stored = await asyncio.to_thread(self._find, version.function.name, key)
             if stored is None:
                 return None
             lease = await asyncio.to_thread(self._store.use, stored)
@@ -294,6 +300,8 @@ class Snapshots:
             origin = _origin(version, head, key=key, self_test_ms=self_test_ms, about=about)
             # In a thread, because `adopt` reads the whole image for its digest, which takes long.
             lease = await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))
+            if self._exchange is not None:
+                self._exchange.send(lease.snapshot)
         finally:
             await asyncio.to_thread(draft.discard)
         thawable.image = lease.snapshot.path
@@ -312,6 +320,13 @@ class Snapshots:
 
     def _key(self, version: Version) -> str:
         return key_of(version, self._engine, confined=self._launcher.confines(version), bases=self._bases is not None)
+
+    def _find(self, function: str, key: str) -> Snapshot | None:
+        """Find an image in the store, or else elsewhere. Blocks."""
+        stored = self._store.find(key)
+        if stored is None and self._exchange is not None and self._exchange.receive(function, key):
+            stored = self._store.find(key)
+        return stored
 
     @property
     def _disks(self) -> Disks:
@@ -363,7 +378,7 @@ class Snapshots:
             await asyncio.to_thread(self._disks.take, thawable.disk, draft.disk, keep=True)
         if second != first or await template.ask(limit_s=version.function.timeout_s) != answer:
             return None
-        return f"a copy's answer to the priming event differs from the original's: {_difference(answer, first)}"
+        return f"a copy's answer to the priming event differs from the original's: {difference(answer, first)}"
 
     async def _primed_copy(self, version: Version, thawable: Thawable) -> bytes:
         """Return the answer of a copy to the priming event; empty when there is no such event.
@@ -374,7 +389,7 @@ class Snapshots:
         """
         environment = await self._starter.thaw(version, thawable, started_s=time.monotonic())
         try:
-            return await _prime(environment)
+            return await prime(environment)
         finally:
             environment.kill()
             await environment.ended.wait()
@@ -445,30 +460,10 @@ def _take_from_outbox(draft: Draft) -> None:
         raise FreezeFailedError(f"the image could not be taken over: {error}") from error
 
 
-async def _prime(environment: Environment) -> bytes:
-    function = environment.version.function
-    if function.prime is None:
-        return b""
-    invocation = Invocation(function.name, function.prime, queue_deadline=time.monotonic() + function.timeout_s)
-    result = await environment.invoke(invocation, init_ms=None)
-    if result.function_error is not None:
-        answer = result.payload[:500].decode(errors="replace")
-        raise ThawFailedError(f"{frames.PRIMING_FAILED} in a copy: {answer}")
-    return result.payload
-
-
 def _unreadable(error: reader.ImageError, draft: Draft) -> str:
     """Return the reason for refusing an image: the rule of the format that it breaks."""
     broken = str(error).removeprefix(f"{draft.image}: ")
     return f"its image breaks a rule of the format; this is a bug in thawd, please report it: {broken}"
-
-
-def _difference(expected: bytes, found: bytes) -> str:
-    """Describes where two answers begin to differ, with excerpts."""
-    at = next((i for i, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), len(expected))
-    begin = max(0, at - 20)
-    excerpts = (text[begin : begin + 60].decode(errors="replace") for text in (expected, found))
-    return " and ".join(f"…{excerpt}…" for excerpt in excerpts) + f", from byte {at} on"
 
 
 def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float, about: _BaseOfImage) -> ImageOrigin:

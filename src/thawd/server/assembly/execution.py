@@ -31,6 +31,8 @@ from thawd.snapshot.store.images import SnapshotStore
 from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
+from thawd.transfer.exchange import SnapshotExchange
+from thawd.transfer.store_layout import KEY_FILE, missing_library, place_at
 
 _WATCH_AGAIN_S = 1.0
 
@@ -121,7 +123,7 @@ class ExecutionSubsystem:
             max_age_s=server.snapshots_max_age_s,
             report=complain,
         )
-        self.spawner.use_snapshots(engine, store, bases=server.bases != "off")
+        self.spawner.use_snapshots(engine, store, bases=server.bases != "off", exchange=_exchange(server, store))
 
     async def open(self) -> None:
         """Prepare temporary folders and permissions; call it before the first process is started."""
@@ -187,6 +189,16 @@ async def _keep_watching(what: str, watch: Callable[[], Coroutine[None, None, No
         except Exception as error:
             reports.say(f"thawd: the {what} of environments could not be checked: {unexpected(error)}")
         await asyncio.sleep(_WATCH_AGAIN_S)
+
+
+def _exchange(server: config.ServerSettings, store: SnapshotStore) -> SnapshotExchange | None:
+    """Return what shares snapshots with other machines; None if it is not configured, or cannot work, with a line."""
+    if server.snapshot_store is None:
+        return None
+    if (why := missing_library(server.snapshot_store)) is not None:
+        complain(f"thawd: server.snapshot_store is not used: {why}")
+        return None
+    return SnapshotExchange(store, place_at(server.snapshot_store), key=server.data / KEY_FILE, report=complain)
 
 
 def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:

@@ -1,0 +1,107 @@
+"""Shares snapshots with other machines while a server runs: receives one before a function would be initialised.
+
+`thawd.environments.starts.image_making` asks for the snapshot with a version's key, and passes on each new snapshot.
+The former blocks. The latter does not: one thread sends, with a low priority, because functions need the processor.
+When the server ends, what it was sending stays unsent; the store of chunks is whole all the same. Whatever fails is
+reported once for each reason, and the function is initialised, or its snapshot stays on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from thawd.errors import ResourceNotFoundException, ThawdError, unexpected
+from thawd.snapshot.store.images import Snapshot, SnapshotStore
+from thawd.stores.chunk_places import ChunkPlace
+from thawd.system.retry import SayOnce
+from thawd.transfer import receiving, sending, store_keys
+from thawd.transfer.store_keys import FunctionKey, StoreKey
+from thawd.transfer.store_layout import find_by_key
+
+_NICENESS = 10
+_WAITING = 1000
+
+
+class SnapshotExchange:
+    """A store of chunks that a server uses.
+
+    Args:
+        store: this machine's snapshots.
+        place: the store of chunks.
+        key: file with its key.
+        report: called with a line for the operator.
+    """
+
+    def __init__(self, store: SnapshotStore, place: ChunkPlace, *, key: Path, report: Callable[[str], object]) -> None:
+        self._store = store
+        self._place = place
+        self._key_path = key
+        self._reports = SayOnce(report)
+        self._waiting: queue.Queue[Snapshot] = queue.Queue(_WAITING)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def receive(self, function: str, key: str) -> bool:
+        """Receive the snapshot with this key (`ImageOrigin.key`), if the store of chunks has one. Blocks.
+
+        Returns:
+            Whether the machine's store has it now.
+        """
+        try:
+            found = self._key()
+            if isinstance(found, FunctionKey) and found.function != function:
+                return False
+            sha256 = find_by_key(self._place, found.function_key(function), function, key)
+            if sha256 is None:
+                return False
+            record = receiving.read_record(self._place, found, function, sha256)
+            if record.body.snapshots[-1].sidecar.origin.key != key:
+                return False
+            receiving.receive(self._store, self._place, record)
+        except ResourceNotFoundException:
+            return False
+        except Exception as error:
+            self._report(f"{function}: its snapshot cannot be received from {self._place.name}", error)
+            return False
+        return True
+
+    def send(self, snapshot: Snapshot) -> None:
+        """Send a new snapshot later. Does not block; if very many wait, this one stays on the machine."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send_all, name="send-snapshots", daemon=True)
+                self._thread.start()
+        with contextlib.suppress(queue.Full):
+            self._waiting.put_nowait(snapshot)
+
+    def wait(self) -> None:
+        """Wait until no snapshot waits to be sent. For tests."""
+        self._waiting.join()
+
+    def _send_all(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while True:
+            snapshot = self._waiting.get()
+            try:
+                key = self._key()
+                if isinstance(key, StoreKey):
+                    sending.send(self._store, snapshot, self._place, key)
+            except ResourceNotFoundException:
+                pass  # it was removed, because the function has changed
+            except Exception as error:
+                self._report(f"{snapshot.name}: its snapshot cannot be sent to {self._place.name}", error)
+            finally:
+                self._waiting.task_done()
+
+    def _key(self) -> StoreKey | FunctionKey:
+        return store_keys.read_key(self._key_path)
+
+    def _report(self, what: str, error: Exception) -> None:
+        why = error.message if isinstance(error, ThawdError) else unexpected(error)
+        self._reports.say(f"thawd: {what}: {why}", topic=f"{what}: {why}")

@@ -1,0 +1,116 @@
+"""`thawd.transfer.exchange`: servers share snapshots, and none of their failures keeps a function from starting."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.unit.chunk_stores import KEY, Machine, MemoryPlace, elsewhere, pull
+from thawd.snapshot.inspect import reader
+from thawd.transfer import sending, upkeep
+from thawd.transfer.exchange import SnapshotExchange
+from thawd.transfer.store_keys import FunctionKey
+from thawd.transfer.store_layout import key_pointer
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    found = Machine(tmp_path)
+    found.install()
+    return found
+
+
+@pytest.fixture
+def place() -> MemoryPlace:
+    return MemoryPlace()
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "snapshots.key"
+    path.write_text(KEY.text())
+    path.chmod(0o600)
+    return path
+
+
+def test_a_server_sends_a_new_snapshot_and_another_receives_it_by_its_key(
+    machine: Machine, place: MemoryPlace, key_file: Path
+) -> None:
+    said: list[str] = []
+    first = SnapshotExchange(machine.store, place, key=key_file, report=said.append)
+    assert not first.receive("classify", "key"), "nobody has sent one"
+    first.send(machine.freeze())
+    first.wait()
+    there = elsewhere(machine)
+    second = SnapshotExchange(there.store, place, key=key_file, report=said.append)
+    assert not second.receive("classify", "another key")
+    assert not second.receive("other", "key")
+    assert second.receive("classify", "key")
+    assert there.store.find("key") is not None
+    assert said == []
+    names = [key for key in place.objects if key.startswith("keys/")]
+    assert len(names) == 1
+    place.remove(next(key for key in place.objects if key.startswith("snapshots/")))
+    assert not second.receive("classify", "key")
+    upkeep.clean_up(place)
+    assert not [key for key in place.objects if key.startswith("keys/")]
+
+
+def test_what_keeps_a_server_from_receiving_is_said_once(machine: Machine, place: MemoryPlace, key_file: Path) -> None:
+    sending.send(machine.store, machine.freeze(), place, KEY)
+    there = elsewhere(machine)
+    there.library.write_bytes(b"another")
+    said: list[str] = []
+    exchange = SnapshotExchange(there.store, place, key=key_file, report=said.append)
+    assert (exchange.receive("classify", "key"), exchange.receive("classify", "key")) == (False, False)
+    assert len(said) == 1
+    assert "has another content" in said[0]
+    key_file.unlink()
+    assert not exchange.receive("classify", "key")
+    assert "cannot be read" in said[-1]
+
+
+def test_a_name_of_a_key_that_leads_to_another_snapshot_is_not_followed(
+    machine: Machine, place: MemoryPlace, key_file: Path
+) -> None:
+    sending.send(machine.store, machine.freeze(), place, KEY)
+    (name,) = (key for key in place.objects if key.startswith("keys/"))
+    other = key_pointer(KEY.function_key("classify"), "classify", "wanted")
+    there, said = elsewhere(machine), list[str]()
+    exchange = SnapshotExchange(there.store, place, key=key_file, report=said.append)
+    for content in (place.objects[name][0], b"0" * 64, b"../" * 20, b"\xff" * 64):
+        place.objects[other] = (content, 0.0)
+        assert not exchange.receive("classify", "wanted")
+    assert (there.store.snapshots(), said) == ([], [])
+
+
+def test_the_key_of_one_function_receives_its_snapshots_and_sends_none(
+    machine: Machine, place: MemoryPlace, key_file: Path
+) -> None:
+    sending.send(machine.store, machine.freeze(), place, KEY)
+    key_file.write_text(FunctionKey("classify", KEY.function_key("classify")).text())
+    there, said = elsewhere(machine), list[str]()
+    exchange = SnapshotExchange(there.store, place, key=key_file, report=said.append)
+    assert exchange.receive("classify", "key")
+    assert not exchange.receive("other", "key")
+    before = dict(place.objects)
+    exchange.send(there.store.snapshots()[0])
+    exchange.wait()
+    assert (place.objects, said) == (before, [])
+
+
+def test_a_snapshot_whose_files_were_installed_again_is_received_again(machine: Machine, place: MemoryPlace) -> None:
+    sending.send(machine.store, machine.freeze(), place, KEY)
+    assert pull(machine, place).was_there
+    kept = machine.library.with_suffix(".kept")
+    machine.library.rename(kept)
+    shutil.copyfile(kept, machine.library)
+    got = pull(machine, place)
+    assert not got.was_there
+    (library,) = (one for one in reader.read(got.snapshot.path).files if one.path == str(machine.library))
+    assert library.inode == machine.library.stat().st_ino
+    found = machine.store.find("key")
+    assert found is not None
+    assert found.sha256 == got.snapshot.sha256, "the newest is used"
