@@ -41,6 +41,7 @@ from thawd.server.emulator.api_gateway.function_invocations import ApiFunctions
 from thawd.server.emulator.api_gateway.operations import http_apis, rest_apis
 from thawd.server.emulator.api_gateway.request_routing import serving
 from thawd.server.emulator.cloudformation.installation import Stacks
+from thawd.server.emulator.deferred_imports import DeferredImports
 from thawd.server.emulator.error_answers import Application
 from thawd.server.emulator.eventbridge_targets import EventTargets
 from thawd.server.emulator.module_changes import Change, ModuleChanges
@@ -62,11 +63,14 @@ _LONG = (
     "StartSyncExecution",
     "RotateSecret",
 )
+# moto's packages that are no service.
+_SHARED = ("core", "cloudformation", "moto_api", "settings", "utilities")
 
 
 def main(folder: str | None = None) -> None:
     """Serve until standard input is closed."""
     gc.disable()  # while modules are imported, as in `ModuleChanges`
+    imports = _deferred_imports()
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication
     from werkzeug.serving import make_server
 
@@ -90,7 +94,11 @@ def main(folder: str | None = None) -> None:
     try:
         state = None if folder is None else EmulatedState(Path(folder))
         stacks = Stacks(
-            None if folder is None else Path(folder) / "stacks", targets.client, saving=saving, complain=_complain
+            None if folder is None else Path(folder) / "stacks",
+            targets.client,
+            saving=saving,
+            imports=imports,
+            complain=_complain,
         )
         ModuleChanges(
             "moto", {**_module_changes(targets, events, api_services.cache, saving), **stacks.module_changes()}
@@ -121,6 +129,25 @@ def main(folder: str | None = None) -> None:
     if saving.keeper is not None:
         saving.keeper.end()
     os._exit(0)
+
+
+def _deferred_imports() -> DeferredImports:
+    """Begin to defer imports of moto that take long and are rarely needed."""
+
+    def of_another_service(module: str) -> bool:
+        package, _, rest = module.partition(".")
+        return package == "moto" and rest.partition(".")[0] not in _SHARED
+
+    imports = DeferredImports(
+        {
+            "moto.cloudformation.custom_model": of_another_service,
+            "moto.cloudformation.models": of_another_service,
+            "moto.cloudformation.parsing": of_another_service,
+            "moto.ssm.models": lambda module: module == "moto.ec2",
+        }
+    )
+    imports.install()
+    return imports
 
 
 def _module_changes(

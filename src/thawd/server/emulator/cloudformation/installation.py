@@ -25,6 +25,7 @@ from thawd.server.emulator.cloudformation.resource_changes import Services
 from thawd.server.emulator.cloudformation.stack_files import StackStore
 from thawd.server.emulator.cloudformation.stack_records import Event, Stack
 from thawd.server.emulator.cloudformation.template_plans import Planner
+from thawd.server.emulator.deferred_imports import DeferredImports
 from thawd.server.emulator.state_saving import Saving
 
 _OWN = "DescribeStackSetOutput"
@@ -37,6 +38,7 @@ class Stacks:
         folder: folder for the records of stacks; None: they are lost when the process ends.
         connect: returns a boto3 client for thawd's address, by the name of the service.
         saving: reports changes of moto's state, so that they are saved.
+        imports: imports that modules of moto have deferred.
         complain: prints a line for the operator.
     """
 
@@ -46,6 +48,7 @@ class Stacks:
         connect: Callable[..., Any],
         *,
         saving: Saving,
+        imports: DeferredImports,
         complain: Callable[[str], None],
     ) -> None:
         aws, registry = Aws(connect), Registry(saving.changing)
@@ -63,6 +66,7 @@ class Stacks:
         )
         self.store = store
         self._aws = aws
+        self._imports = imports
         self._services = services
         self._engine = Engine(services)
         registry.add(nested_stacks.kinds(self._engine, services))
@@ -72,7 +76,7 @@ class Stacks:
     def module_changes(self) -> dict[str, list[Callable[[], None]]]:
         """Return the functions that change moto's modules, so that this package answers CloudFormation's requests."""
         return {
-            "moto.cloudformation.parsing": [_refuse_functions_of_stack_sets],
+            "moto.cloudformation.parsing": [_refuse_functions_of_stack_sets, self._find_all_types],
             "moto.cloudformation.responses": [self._answer],
             "moto.moto_api._internal.models": [self._reset],
         }
@@ -99,6 +103,18 @@ class Stacks:
         transformers = CloudFormationResponse.RESPONSE_KEY_PATH_TO_TRANSFORMER
         kept = {path: change for path, change in transformers.items() if path.startswith(_OWN)}
         CloudFormationResponse.RESPONSE_KEY_PATH_TO_TRANSFORMER = kept
+
+    def _find_all_types(self) -> None:
+        """Make moto's list of the classes for resource types complete, although their modules are imported later."""
+        from moto.cloudformation import parsing
+
+        classes = parsing.get_model_list
+
+        def all_classes() -> Any:
+            self._imports.complete()
+            return classes()
+
+        setattr(parsing, "get_model_list", all_classes)  # noqa: B010 - mypy forbids to assign to a function
 
     def _reset(self) -> None:
         """Forget all stacks when all services of the emulator are emptied."""

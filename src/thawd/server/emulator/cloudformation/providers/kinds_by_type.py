@@ -96,5 +96,8 @@ class Registry:
     def _find(self, kind: str) -> Kind | None:
         if custom_resources.is_custom(kind):
             return self._custom
-        found = self._kinds.get(kind) or (None if kind.startswith(_OURS) else self._moto.find(kind))
+        found = self._kinds.get(kind)
+        if found is None and not kind.startswith(_OURS):
+            is_needed = types_without_effect.missing_without(kind) is None
+            found = self._moto.find(kind, everywhere=is_needed)
         return None if found is None else documents_in_s3.reading(kind, found)

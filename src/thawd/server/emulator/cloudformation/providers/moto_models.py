@@ -1,5 +1,8 @@
 """Makes the resources for which moto has a class, and this package has no kind of its own.
 
+The class of a type is in the models of the type's service. If it is not there, the models of all services are imported
+to look for it, which takes more than a second.
+
 moto's classes make a resource from its properties. Most of them cannot change a resource. So a changed resource is
 replaced: the old one is deleted first. The objects are stored in moto's CloudFormation backend, and saved with its
 state.
@@ -7,6 +10,8 @@ state.
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -33,6 +38,9 @@ _FIXED = {
 _NUMBERS = frozenset({"DesiredCount", "RetentionPeriodHours", "ShardCount"})
 _DEFAULTS: dict[str, dict[str, Any]] = {"AWS::SSM::Document": {"DocumentFormat": "JSON"}}
 
+# moto's packages for services that have another name in types. The others have the same name, in small letters.
+_PACKAGES = {"elasticloadbalancing": "elb", "elasticloadbalancingv2": "elbv2", "lambda": "awslambda"}
+
 Properties = dict[str, Any]
 Changing = Callable[[], AbstractContextManager[object]]
 
@@ -49,12 +57,15 @@ class MotoModels:
         self._lock = threading.Lock()
         self._kinds: dict[str, Kind] = {}
 
-    def find(self, kind: str) -> Kind | None:
-        """Return the kind of a type; None: moto has no class for it."""
-        from moto.cloudformation.parsing import get_model_map
+    def find(self, kind: str, *, everywhere: bool = True) -> Kind | None:
+        """Return the kind of a type; None: moto has no class for it.
 
+        Args:
+            kind: the type.
+            everywhere: whether to look into the models of all services, if those of the type's service have no class.
+        """
         if kind not in self._kinds:
-            model = get_model_map().get(kind)
+            model = class_of(kind) or (class_anywhere(kind) if everywhere else None)
             if model is None or kind.startswith("AWS::Lambda::"):
                 return None
             self._kinds[kind] = self._kind_of(kind, model)
@@ -123,6 +134,27 @@ class MotoModels:
         return Made(identifier, Attributes(found), kept(stack, wanted.logical_id, identifier, found))
 
 
+def class_of(kind: str) -> Any:
+    """Return moto's class for a type, if the models of the type's service have it; otherwise None."""
+    from moto.core.common_models import CloudFormationModel
+
+    service = kind.split("::")[1].lower() if kind.count("::") else ""
+    package = f"moto.{_PACKAGES.get(service, service)}"
+    try:
+        importlib.import_module(f"{package}.models")
+    except ModuleNotFoundError:  # moto has no such service, or the service needs packages that are not installed
+        return None
+    classes = [each for each in CloudFormationModel.__subclasses__() if each.__module__.startswith(f"{package}.")]
+    return next((each for each in classes if each.cloudformation_type() == kind), None)
+
+
+def class_anywhere(kind: str) -> Any:
+    """Return moto's class for a type, or None. Imports the models of all services whose resources stacks can have."""
+    from moto.cloudformation.parsing import get_model_map
+
+    return get_model_map().get(kind)
+
+
 def kept(stack: Stack, logical_id: str, identifier: str, found: Any) -> Properties:
     """Store an object of moto for a stack. Return the facts with which it can be found."""
     key = f"{stack.id}/{logical_id}/{identifier}"
@@ -180,6 +212,8 @@ def _facts(wanted: Wanted) -> dict[str, str]:
 
 def _tag(wanted: Wanted, found: Any, identifier: str) -> None:
     """Tag resources of EC2 as CloudFormation does, so that they can be found by tag."""
+    if "moto.ec2.models" not in sys.modules:  # then it is no resource of EC2
+        return
     from moto.ec2.models import ec2_backends
     from moto.ec2.models.core import TaggedEC2Resource
 
