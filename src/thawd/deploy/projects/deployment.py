@@ -14,7 +14,7 @@ from thawd.deploy.projects import artifacts
 from thawd.deploy.projects.project_images import ProjectImages
 from thawd.deploy.projects.stacks import AssetFile, Project, ProjectError, ProjectStack
 from thawd.deploy.projects.zip_files import Source, archive
-from thawd.deploy.templates.preparation import Prepared, prepare
+from thawd.deploy.templates.preparation import Prepared, prepare, values_of_parameters
 from thawd.deploy.templates.refusals import TemplateError
 from thawd.deploy.templates.values import StackContext
 from thawd.resources import ACCOUNT_ID, REGION
@@ -293,7 +293,31 @@ def prepared(stack: ProjectStack, packaged: artifacts.Packaged) -> Prepared:
     Raises:
         ProjectError: the template is wrong, or a parameter is.
     """
-    context = StackContext(
+    try:
+        made = prepare(packaged.document, stack.parameters, _context(stack, packaged))
+        made.order()
+    except TemplateError as error:
+        raise _refusal(stack, error) from error
+    return made
+
+
+def _parameters(stack: ProjectStack, packaged: artifacts.Packaged) -> dict[str, str]:
+    """Return the values of all parameters of a stack's template, including defaults.
+
+    The template is checked as a whole when the stack is made. To prepare it here, too, would take as long again.
+
+    Raises:
+        ProjectError: a parameter is wrong.
+    """
+    try:
+        values = values_of_parameters(packaged.document, stack.parameters, _context(stack, packaged))
+    except TemplateError as error:
+        raise _refusal(stack, error) from error
+    return {name: each.text for name, each in values.items()}
+
+
+def _context(stack: ProjectStack, packaged: artifacts.Packaged) -> StackContext:
+    return StackContext(
         account_id=ACCOUNT_ID,
         region=REGION,
         stack_name=stack.name,
@@ -302,19 +326,8 @@ def prepared(stack: ProjectStack, packaged: artifacts.Packaged) -> Prepared:
         resolve=lambda reference: reference.name,
         read=lambda place: packaged.objects[place.removeprefix(f"s3://{artifacts.BUCKET}/")].decode(),
     )
-    try:
-        made = prepare(packaged.document, stack.parameters, context)
-        made.order()
-    except TemplateError as error:
-        way_out = "; give them with --parameters Key=Value" if "must have values" in error.message else ""
-        raise ProjectError(f"stack {stack.name}: {error.message}{way_out}") from error
-    return made
 
 
-def _parameters(stack: ProjectStack, packaged: artifacts.Packaged) -> dict[str, str]:
-    """Return the values of all parameters of a stack's template, including defaults.
-
-    Raises:
-        ProjectError: the template is wrong.
-    """
-    return {name: each.text for name, each in prepared(stack, packaged).parameters.items()}
+def _refusal(stack: ProjectStack, error: TemplateError) -> ProjectError:
+    way_out = "; give them with --parameters Key=Value" if "must have values" in error.message else ""
+    return ProjectError(f"stack {stack.name}: {error.message}{way_out}")

@@ -111,7 +111,41 @@ def prepare(document: Mapping[str, Any], parameters: Mapping[str, str], context:
         TemplateError: the template is wrong, or contains something that cannot be evaluated.
     """
     transforms = transforms_of(document)
+    document, values = _with_includes(document, parameters, context)
     for name in transforms:
+        if name == LANGUAGE_EXTENSIONS:
+            scope = _static_scope(document, values, context)
+            document = language_extensions.expand(document, functools.partial(evaluate, scope=scope))
+        else:
+            document = _translated(document, values, context)
+    processed = {name: section for name, section in document.items() if name != "Transform"}
+    odd = sorted(processed.keys() - _SECTIONS)
+    if odd:
+        raise TemplateError(f"Template format error: Invalid template property or properties [{', '.join(odd)}]")
+    return Prepared(processed, values, context, transforms=transforms)
+
+
+def values_of_parameters(
+    document: Mapping[str, Any], parameters: Mapping[str, str], context: StackContext
+) -> dict[str, ParameterValue]:
+    """Return the values of a template's parameters, those with defaults too. Its resources are not looked at.
+
+    Args:
+        document: the result of `template_parsing.parse`. It is not changed.
+        parameters: the caller's values of the parameters.
+        context: the values of the template's pseudo parameters and look-ups.
+
+    Raises:
+        TemplateError: a parameter is wrong, or the template has a transform that thawd does not have.
+    """
+    return _with_includes(document, parameters, context)[1]
+
+
+def _with_includes(
+    document: Mapping[str, Any], parameters: Mapping[str, str], context: StackContext
+) -> tuple[Mapping[str, Any], dict[str, ParameterValue]]:
+    """Return a template with the snippets that it includes, and the values of its parameters."""
+    for name in transforms_of(document):
         if name not in (LANGUAGE_EXTENSIONS, sam_transform.TRANSFORM):
             raise TemplateError(
                 f"No transform named {name} found. thawd has {LANGUAGE_EXTENSIONS} and {sam_transform.TRANSFORM}: "
@@ -124,18 +158,7 @@ def prepare(document: Mapping[str, Any], parameters: Mapping[str, str], context:
         scope = _static_scope(plain, values, context)
         section = "Transform" if is_whole else "Fn::Transform"
         document = includes.include(document, functools.partial(evaluate, scope=scope), context.read, section=section)
-    values = parameter_values(_section(document, "Parameters"), parameters, context)
-    for name in transforms:
-        if name == LANGUAGE_EXTENSIONS:
-            scope = _static_scope(document, values, context)
-            document = language_extensions.expand(document, functools.partial(evaluate, scope=scope))
-        else:
-            document = _translated(document, values, context)
-    processed = {name: section for name, section in document.items() if name != "Transform"}
-    odd = sorted(processed.keys() - _SECTIONS)
-    if odd:
-        raise TemplateError(f"Template format error: Invalid template property or properties [{', '.join(odd)}]")
-    return Prepared(processed, values, context, transforms=transforms)
+    return document, parameter_values(_section(document, "Parameters"), parameters, context)
 
 
 def _static_scope(document: Mapping[str, Any], values: Mapping[str, ParameterValue], context: StackContext) -> Scope:

@@ -144,6 +144,8 @@ def _deferred_imports() -> DeferredImports:
             "moto.cloudformation.models": of_another_service,
             "moto.cloudformation.parsing": of_another_service,
             "moto.ssm.models": lambda module: module == "moto.ec2",
+            # Of these models of properties, a template of SAM needs at most one.
+            "samtranslator.model.sam_resources": lambda module: module == "samtranslator.internal.schema_source",
         }
     )
     imports.install()
