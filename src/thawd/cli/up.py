@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from thawd.cli.exits import EXIT_FAILED, EXIT_SCARCE, fail, fail_scarce, warn
 from thawd.cli.interrupts import interruptible
-from thawd.cli.options import config_option, examples, load
+from thawd.cli.options import config_option, examples, load, project_of
 from thawd.cli.output import discard_unwritable_output, sigpipe
 from thawd.cli.projects import options_of, project_options, served_project
 from thawd.errors import ScarcityError, ThawdError
 from thawd.system import threads
+
+if TYPE_CHECKING:
+    from thawd.config import Settings
+    from thawd.server.emulator.spawning import EmulatorProcess
 
 
 @click.command(
@@ -95,16 +101,8 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     server.grace_s seconds at most, and a second signal ends them immediately. On SIGHUP the server reads the
     configuration again and publishes what has changed; changes of [server], [buckets] and [tables] need a restart.
     """
-    with interruptible():
-        try:
-            from thawd import config
-            from thawd.server import serving
-            from thawd.server.ready_file import ReadyFile
-            from thawd.stores import threads as store_threads
-        except (ImportError, MemoryError, OSError, SystemError) as error:
-            if (scarcity := threads.scarcity(error)) is None:
-                raise
-            fail_scarce(scarcity)
+    with _importing():
+        from thawd import config
     environ = dict(config.process_environment())
     given = {"THAWD_HOST": host, "THAWD_PORT": None if port is None else str(port), "THAWD_USER": user}
     environ |= {name: text for name, text in given.items() if text is not None}
@@ -112,15 +110,65 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     if local_aws and real_aws:
         raise click.UsageError("--aws and --aws-real exclude each other")
     settings = load(config_path, environ)
-    served = served_project(config_path, settings, options_of(parameters, stack, env, layers), is_real=real_aws)
-    mode = "local" if local_aws or served is not None else "real" if real_aws else "none"
+    is_project = project_of(config_path) is not None
     if ready_file is not None:
         _check_ready_file(ready_file)
+    is_local = (local_aws or is_project) and not real_aws
+    with _emulator(settings, environ, for_stacks=is_project) if is_local else nullcontext() as emulator:
+        with _importing():
+            from thawd.server import serving
+            from thawd.server.ready_file import ReadyFile
+        served = served_project(config_path, settings, options_of(parameters, stack, env, layers), is_real=real_aws)
+        mode = "local" if is_local else "real" if real_aws else "none"
+
+        def serve() -> None:
+            ready = None if ready_file is None else ReadyFile(ready_file, after_publication=ready_when == "published")
+            serving.run(
+                settings, environ=environ, watch=watch, ready=ready, aws=mode, project=served, emulator=emulator
+            )
+
+        _exit_after(serve)
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Import in the ``with`` block; end the command if the system has too little memory or too few threads for it."""
+    with interruptible():
+        try:
+            yield
+        except (ImportError, MemoryError, OSError, SystemError) as error:
+            if (scarcity := threads.scarcity(error)) is None:
+                raise
+            fail_scarce(scarcity)
+
+
+@contextmanager
+def _emulator(settings: Settings, environ: Mapping[str, str], *, for_stacks: bool) -> Iterator[EmulatorProcess | None]:
+    """Start the emulator's process ahead, in the ``with`` block; None if the server has to start it."""
+    with _importing():
+        from thawd.server.emulator.spawning import EmulatorProcess, missing_packages
+    if settings.server.user is not None or missing_packages():  # the server switches to the user, or refuses to start
+        yield None
+        return
+    try:
+        process = EmulatorProcess(environ, for_stacks=for_stacks)
+    except OSError:  # the server tries again, and reports it
+        yield None
+        return
+    try:
+        yield process
+    finally:
+        process.discard()
+
+
+def _exit_after(serve: Callable[[], None]) -> None:
+    """Serve, report an error, and end the command with its exit status."""
+    from thawd.stores import threads as store_threads
+
     status = 0
     with sigpipe(signal.SIG_IGN):  # otherwise a write to a closed terminal or connection would end the server
         try:
-            ready = None if ready_file is None else ReadyFile(ready_file, after_publication=ready_when == "published")
-            serving.run(settings, environ=environ, watch=watch, ready=ready, aws=mode, project=served)
+            serve()
         except (ThawdError, OSError) as error:
             reported = threads.scarcity(error) or error
             warn(str(reported))

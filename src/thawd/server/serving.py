@@ -17,10 +17,9 @@ import socket
 import sys
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thawd.config import Settings
-from thawd.deploy.projects.stack_updates import ServedProject
 from thawd.destinations.delivery import missing_extras
 from thawd.environments.child_processes import kill_left_over
 from thawd.errors import NoThreadError, StoreError, ThawdError
@@ -28,6 +27,7 @@ from thawd.gateway.function_urls.table import PATH_PREFIX
 from thawd.server import greeting
 from thawd.server.assembly.platform import Platform
 from thawd.server.code_watch import CodeWatcher
+from thawd.server.emulator.spawning import EmulatorProcess
 from thawd.server.port_and_folder_locks import Lock, StartError, announced, bind, lock, raise_descriptor_limit
 from thawd.server.ready_file import ReadyFile
 from thawd.server.reload import Reloader
@@ -37,6 +37,9 @@ from thawd.sources.buckets.files import install_lease_signal_handler
 from thawd.stores.backup import RESCUED, rescue, rescued
 from thawd.system import threads
 from thawd.telemetry.console import complain, say
+
+if TYPE_CHECKING:
+    from thawd.deploy.projects.stack_updates import ServedProject
 
 _FEW = 10
 _KILL_WAIT_S = 10.0
@@ -70,12 +73,20 @@ class Server:
         environ: the platform's environment variables.
         aws: which other AWS services functions use; see `Platform.open`.
         project: a project of another tool, whose stacks the server has; None: only what the configuration declares.
+        emulator: the process of the emulator, if it was started before.
     """
 
     def __init__(
-        self, settings: Settings, *, environ: Mapping[str, str], aws: str = "none", project: ServedProject | None = None
+        self,
+        settings: Settings,
+        *,
+        environ: Mapping[str, str],
+        aws: str = "none",
+        project: ServedProject | None = None,
+        emulator: EmulatorProcess | None = None,
     ) -> None:
         self._project = project
+        self._emulator = emulator
         self._settings = settings
         self._environ = environ
         self._aws = aws
@@ -112,6 +123,9 @@ class Server:
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             with contextlib.closing(listener), announced(server.data, (host, port)):
                 async with asyncio.TaskGroup() as tasks:
+                    if self._project is not None:
+                        self._project.connect(url, server.access_keys)
+                        tasks.create_task(_guarded(self._project.prepare()))
                     self._platform = Platform(
                         self._settings,
                         url,
@@ -128,7 +142,7 @@ class Server:
         self, tasks: asyncio.TaskGroup, listener: socket.socket, *, watch: bool, ready: ReadyFile | None
     ) -> None:
         platform = self._platform
-        await platform.open(aws=self._aws, stopping=self._stop)
+        await platform.open(aws=self._aws, emulator=self._emulator, stopping=self._stop)
         lasting = await self._start_lasting(tasks)
         web = configured(platform.application)
         serving = tasks.create_task(web.serve(sockets=[listener]))
@@ -201,10 +215,9 @@ class Server:
         feeding += [tasks.create_task(work) for work in works]
         if self._project is not None:
             self._project.spare_own_programs = platform.execution.launcher.spare_own_programs
-            await self._project.deploy(platform.url, platform.settings.server.access_keys)
+            await self._project.deploy()
             if watch:
-                watching = self._project.watch(platform.url, platform.settings.server.access_keys)
-                feeding.append(tasks.create_task(watching))
+                feeding.append(tasks.create_task(self._project.watch()))
         self._announce()
         if ready is not None and ready.after_publication:
             ready.write(platform.url)
@@ -284,10 +297,7 @@ class Server:
         if self._project is None:
             self._platform.execution.spawn_task(self._reloader.reload())
         else:
-            self._platform.execution.spawn_task(self._redeploy(self._project))
-
-    async def _redeploy(self, project: ServedProject) -> None:
-        await project.deploy(self._platform.url, self._platform.settings.server.access_keys)
+            self._platform.execution.spawn_task(self._project.deploy())
 
     def _announce(self) -> None:
         """Print what the server serves."""
@@ -312,7 +322,7 @@ class Server:
             say(f"functions see the machine's /tmp: {platform.execution.shared_tmp}")
 
 
-def run(
+def run(  # noqa: PLR0913 - what the command has prepared
     settings: Settings,
     *,
     environ: Mapping[str, str],
@@ -320,6 +330,7 @@ def run(
     ready: ReadyFile | None,
     aws: str,
     project: ServedProject | None = None,
+    emulator: EmulatorProcess | None = None,
 ) -> None:
     """Serve until a signal stops the server.
 
@@ -330,6 +341,7 @@ def run(
         ready: the file that is written when the server is ready; None: no file is written.
         aws: which other AWS services functions use; see `Platform.open`.
         project: a project of another tool, whose stacks the server has; None: only what the configuration declares.
+        emulator: the process of the emulator, if it was started before.
 
     Raises:
         ThawdError: the server could not start, or stopped for a reason outside of thawd.
@@ -344,7 +356,7 @@ def run(
     _give_memory_back()
     _adopt_strays()
     quieten_uvicorn()
-    server = Server(settings, environ=environ, aws=aws, project=project)
+    server = Server(settings, environ=environ, aws=aws, project=project, emulator=emulator)
     has_ended = False
     try:
         import uvloop

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +23,8 @@ from thawd.resources import ACCOUNT_ID, REGION
 
 # A template that is longer is read from the bucket. Source: CloudFormation quotas, "Template body size in a request".
 _LONGEST_BODY = 51_200
-_FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 0.5
+# How long to wait before the next look at a stack: a part of the time that its operation has already taken.
+_FIRST_LOOK_S, _LAST_LOOK_S, _LOOK_SHARE = 0.05, 0.5, 0.1
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 # A stack in one of these states can only be deleted.
 _DEAD = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED", "REVIEW_IN_PROGRESS")
@@ -71,6 +74,8 @@ class Deployer:
         self._url, self._keys, self._images, self._note = url, keys, images, note
         self._tools = tools
         self._clients: dict[str, Any] = {}
+        self._session: Any = None
+        self._making = threading.Lock()
         self._noted: set[str] = set()
         # Template, parameters and tags with which this object has made a stack.
         self._made: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {}
@@ -148,15 +153,15 @@ class Deployer:
 
     async def _settled(self, name: str) -> dict[str, Any] | None:
         """Wait until no operation on a stack runs, and return the stack; None: it does not exist."""
-        wait_s = _FIRST_LOOK_S
+        begun_s = time.monotonic()
         while True:
             described = await self._described(name)
             status = "" if described is None else str(described["StackStatus"])
             is_gone = described is None or status == "DELETE_COMPLETE"
             if is_gone or not status.endswith("_IN_PROGRESS") or status in ("REVIEW_IN_PROGRESS",):
                 return None if is_gone else described
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LAST_LOOK_S)
+            taken_s = time.monotonic() - begun_s
+            await asyncio.sleep(min(_FIRST_LOOK_S + taken_s * _LOOK_SHARE, _LAST_LOOK_S))
 
     async def _described(self, name: str) -> dict[str, Any] | None:
         try:
@@ -264,22 +269,29 @@ class Deployer:
         except botocore.exceptions.BotoCoreError as error:
             raise ProjectError(f"{service}: {error}") from error
 
-    def _client(self, service: str) -> Any:
-        if service not in self._clients:
-            import boto3
-            from botocore.config import Config
+    def make_clients(self) -> None:
+        """Make the clients that each deployment needs, which takes long. The server need not answer yet."""
+        for service in ("cloudformation", "s3"):
+            self._client(service)
 
-            access_key, secret = next(iter(self._keys.items()), ("test", "test"))
-            session = boto3.Session(access_key, secret, region_name=REGION)
-            config = Config(
-                retries={"total_max_attempts": 1},
-                read_timeout=900,
-                s3={"addressing_style": "path"},
-                ignore_configured_endpoint_urls=True,
-                proxies={},
-            )
-            self._clients[service] = session.client(service, endpoint_url=self._url, config=config)
-        return self._clients[service]
+    def _client(self, service: str) -> Any:
+        with self._making:
+            if service not in self._clients:
+                import boto3
+                from botocore.config import Config
+
+                if self._session is None:  # one session for all clients, because each one reads the list of endpoints
+                    access_key, secret = next(iter(self._keys.items()), ("test", "test"))
+                    self._session = boto3.Session(access_key, secret, region_name=REGION)
+                config = Config(
+                    retries={"total_max_attempts": 1},
+                    read_timeout=900,
+                    s3={"addressing_style": "path"},
+                    ignore_configured_endpoint_urls=True,
+                    proxies={},
+                )
+                self._clients[service] = self._session.client(service, endpoint_url=self._url, config=config)
+            return self._clients[service]
 
     def _once(self, line: str) -> None:
         if line not in self._noted:

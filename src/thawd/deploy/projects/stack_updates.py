@@ -58,26 +58,36 @@ class ServedProject:
         self._runtimes = runtimes
         self._say, self._complain = say, complain
         self._sources: set[Path] = {path}
+        self._url = ""
         self._deployer: Deployer | None = None
         self._reported: set[str] = set()
         self._alone = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.spare_own_programs: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    async def deploy(self, url: str, keys: Mapping[str, str]) -> None:
-        """Read the project and make its stacks. A failure is reported, and the server continues.
+    def connect(self, url: str, keys: Mapping[str, str]) -> None:
+        """Deploy to a server from now on.
 
         Args:
-            url: URL of the server.
+            url: URL of the server. It need not answer yet.
             keys: its access keys.
         """
+        images = ProjectImages(self._data, say=self._say)
+        npm = NpmPackages(self._data.resolve() / "environments", process_environment())
+        tools = BuildTools(self._packages, images.build, npm=npm, layers=self._options.layers)
+        self._url = url
+        self._deployer = Deployer(url, keys, tools=tools, images=images, note=self._say_note)
+
+    async def prepare(self) -> None:
+        """Do what the first deployment needs and what is possible before the server answers."""
+        assert self._deployer is not None
+        await asyncio.to_thread(self._deployer.make_clients)
+
+    async def deploy(self) -> None:
+        """Read the project and make its stacks. A failure is reported, and the server continues."""
         self._loop = asyncio.get_running_loop()
         async with self._alone:
-            if self._deployer is None:
-                images = ProjectImages(self._data, say=self._say)
-                npm = NpmPackages(self._data.resolve() / "environments", process_environment())
-                tools = BuildTools(self._packages, images.build, npm=npm, layers=self._options.layers)
-                self._deployer = Deployer(url, keys, tools=tools, images=images, note=self._say_note)
+            assert self._deployer is not None
             try:
                 project = await asyncio.to_thread(read_project, self._path, self._options)
                 self._sources |= project.sources
@@ -85,11 +95,11 @@ class ServedProject:
                     stacks = await self._deployer.deploy(project)
                 for deployed in stacks:
                     self._sources |= deployed.sources
-                    self._report(deployed, url)
+                    self._report(deployed, self._url)
             except (ProjectError, EnvironmentBuildError, ImageError, OSError) as error:
                 self._complain(f"thawd: {error}")
 
-    async def watch(self, url: str, keys: Mapping[str, str]) -> None:
+    async def watch(self) -> None:
         """Deploy after each change of the project's files, until cancelled.
 
         thawd watches the files before it begins to deploy them, so that it misses no change.
@@ -97,19 +107,17 @@ class ServedProject:
         watched: set[Path] = set()
         while True:
             try:
-                watched = await self._deploy_and_watch(watched, url, keys)
+                watched = await self._deploy_and_watch(watched)
             except* OSError as group:  # a folder is missing, or the machine has no inotify watches left
                 reason = group.exceptions[0]
                 self._complain(f"thawd: the project cannot be watched for changes: {reason}; thawd tries again")
                 await asyncio.sleep(_TRY_AGAIN_S)
 
-    async def _deploy_and_watch(self, watched: set[Path], url: str, keys: Mapping[str, str]) -> set[Path]:
+    async def _deploy_and_watch(self, watched: set[Path]) -> set[Path]:
         """Deploy, and return when a file has changed, or when the deployment used files that are not watched.
 
         Args:
             watched: files and folders that were watched last time.
-            url: URL of the server.
-            keys: its access keys.
 
         Returns:
             Files and folders to watch.
@@ -119,7 +127,7 @@ class ServedProject:
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self._until_changed(sources, changed))
             await asyncio.sleep(0)  # lets the task set up its watch
-            await self.deploy(url, keys)
+            await self.deploy()
             if self._sources <= watched:
                 await changed.wait()
             watching.cancel()

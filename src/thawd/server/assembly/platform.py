@@ -41,6 +41,7 @@ from thawd.server.assembly.networks import Networks
 from thawd.server.assembly.sources import SourceSubsystem
 from thawd.server.assembly.stores import StoreSubsystem
 from thawd.server.backup import require_whole
+from thawd.server.emulator.spawning import EmulatorProcess
 from thawd.server.emulator.starting import Emulator, EmulatorCallbacks, local_variables, proxy, real_variables
 from thawd.server.port_and_folder_locks import StartError
 from thawd.sources.aws_calls import Endpoint
@@ -131,12 +132,13 @@ class Platform:
     def _role_of(self, function: str) -> str:
         return self.control.registry.role(function)
 
-    async def open(self, *, aws: str, stopping: asyncio.Event) -> None:
+    async def open(self, *, aws: str, emulator: EmulatorProcess | None, stopping: asyncio.Event) -> None:
         """Build the subsystems that `__init__` did not build.
 
         Args:
             aws: which other AWS services functions use: ``none``, ``local`` (emulated), ``real`` (the user's account),
                 or the URL of a server that emulates them; the platform's environment variables have its credentials.
+            emulator: the emulator's process, if it was started before.
             stopping: set when the server stops. An end of the emulator before that is reported as a failure.
 
         Raises:
@@ -147,7 +149,7 @@ class Platform:
         if aws == "real":
             self.execution.builder.aws = real_variables(self._environ)
         elif aws == "local":
-            await self._emulate_aws(stopping)
+            await self._emulate_aws(emulator, stopping)
         elif aws != "none":
             self.execution.builder.aws = local_variables(aws)
             keys = {name: self._environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
@@ -190,7 +192,7 @@ class Platform:
         self.application = Application(self._parts())
         await self.events.recover()
 
-    async def _emulate_aws(self, stopping: asyncio.Event) -> None:
+    async def _emulate_aws(self, spawned: EmulatorProcess | None, stopping: asyncio.Event) -> None:
         """Start the emulator of other AWS services, for functions and for thawd's own clients.
 
         Raises:
@@ -209,7 +211,9 @@ class Platform:
 
         folder = server.data / "aws"
         children = self.execution.launcher.children
-        emulator = self._emulator = await Emulator.start(folder, environ=self._environ, children=children, lost=lost)
+        emulator = self._emulator = await Emulator.start(
+            folder, environ=self._environ, spawned=spawned, children=children, lost=lost
+        )
         self._closing.callback(emulator.stop)
         self._aws_endpoint = emulator.url
         emulator.connect(self.url, server.access_keys)

@@ -5,7 +5,7 @@ condition, filter and update expressions of DynamoDB, and it interprets the stat
 Parallel and the others). The modules here start moto, change it where it differs from AWS, and connect it with thawd's
 functions.
 
-- `starting`: starts and stops the emulator's process; runs in thawd's process
+- `spawning`, `starting`: start the emulator's process, connect it and stop it; run in thawd's process
 - `moto_program`: the program of the emulator's process
 - `cloudformation`: CloudFormation's API and stacks, in place of moto's
 - `api_gateway`: requests to REST and HTTP APIs; moto only stores their definitions
@@ -23,5 +23,6 @@ functions.
 - `state`, `trial_load`: saves moto's state on disk, and loads it
 - `state_saving`: decides when the state is saved
 - `module_changes`: changes moto's modules when they are first imported
+- `deferred_imports`, `imports_ahead`: when the emulator imports what its services need
 - `service_models`: lets the sessions of botocore, of which moto makes many, share what they read
 """

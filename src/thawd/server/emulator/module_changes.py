@@ -32,6 +32,18 @@ from typing import Any
 Change = Callable[[], None]
 
 
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Disable the garbage collector, and enable it again if it was enabled."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class ModuleChanges(importlib.abc.MetaPathFinder):
     """The changes of the modules in one package.
 
@@ -85,22 +97,10 @@ class ModuleChanges(importlib.abc.MetaPathFinder):
         def load_alone(*given: Any, **named: Any) -> Any:
             if package_of(*given, **named).partition(".")[0] != self._package:
                 return load(*given, **named)
-            with self._lock, _without_collector():
+            with self._lock, without_collector():
                 return load(*given, **named)
 
         return load_alone
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Disable the garbage collector, and enable it again if it was enabled."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _package_of(

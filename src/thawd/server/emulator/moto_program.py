@@ -1,9 +1,11 @@
 """The program behind ``thawd up --aws``: runs moto's server on a free loopback port, and prints the port.
 
 ``python -m thawd.server.emulator.moto_program [FOLDER]`` loads the state of the emulated services from FOLDER and saves
-it there; without FOLDER the state is lost when the process exits. A line of JSON on standard input says how thawd's
-Lambda API is reached (`thawd.server.emulator.sns_to_functions`). The program exits when its standard input is closed,
-so it ends with the server that started it. No module imports this one, because moto is an optional dependency.
+it there; without FOLDER the state is lost when the process exits. With ``--folder-follows``, the first line on standard
+input is FOLDER, a JSON string: the program is started before the server has locked its data folder. The next lines, of
+JSON, say how thawd's Lambda API is reached (`thawd.server.emulator.sns_to_functions`). The program exits when its
+standard input is closed, so it ends with the server that started it. No module imports this one, because moto is an
+optional dependency.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from thawd.server.emulator import (
     error_answers,
     eventbridge_rules,
     eventbridge_schedules,
+    imports_ahead,
     kinesis_destinations,
     lambda_backend,
     long_polls,
@@ -67,13 +70,24 @@ _LONG = (
 _SHARED = ("core", "cloudformation", "moto_api", "settings", "utilities")
 
 
-def main(folder: str | None = None) -> None:
-    """Serve until standard input is closed."""
+def main(folder: str | None = None, *, follows: bool = False, for_stacks: bool = False) -> None:
+    """Serve until standard input is closed.
+
+    Args:
+        folder: folder for the state; None: the state is lost.
+        follows: whether the first line on standard input is the folder.
+        for_stacks: whether to import in advance what stacks need.
+    """
     gc.disable()  # while modules are imported, as in `ModuleChanges`
     imports = _deferred_imports()
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication
     from werkzeug.serving import make_server
 
+    if follows:
+        line = sys.stdin.buffer.readline()
+        if not line:
+            return  # the server does not start
+        folder = json.loads(line)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     # A service manager may send a stop signal to the server and to this program. The signal must stop only the server,
     # because the invocations that the server lets finish may use this program. The server then closes this program's
@@ -116,6 +130,8 @@ def main(folder: str | None = None) -> None:
     gc.enable()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.port, flush=True)
+    if for_stacks:
+        imports_ahead.begin()
     is_connected = False
     for line in sys.stdin.buffer:
         targets.connect(json.loads(line))
@@ -240,4 +256,6 @@ def _changes(environ: dict[str, Any], body: bytes) -> bool:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    _options = set(sys.argv[1:]) & {"--folder-follows", "--for-stacks"}
+    _folders = [each for each in sys.argv[1:] if each not in _options]
+    main(*_folders[:1], follows="--folder-follows" in _options, for_stacks="--for-stacks" in _options)

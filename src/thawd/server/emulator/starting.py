@@ -7,10 +7,8 @@ emulator's own process saves the state (`thawd.server.emulator.state`).
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.role_keys import RoleKeys
 from thawd.gateway.s3.xml import S3Error
 from thawd.invocation import Invocation
-from thawd.resources import ACCOUNT_ID
+from thawd.server.emulator.spawning import EmulatorProcess, missing_packages
 from thawd.server.port_and_folder_locks import StartError
 from thawd.sources.buckets import s3_event
 from thawd.stores.tables.access import AwsAccess
@@ -34,7 +32,6 @@ from thawd.telemetry.console import complain
 
 _START_S = 60.0
 _STOP_S = 60.0
-_NEEDED = ("moto", "flask", "httpx")
 
 
 class Emulator:
@@ -51,40 +48,41 @@ class Emulator:
 
     @classmethod
     async def start(
-        cls, folder: Path, *, environ: Mapping[str, str], children: Children, lost: Callable[[], None]
+        cls,
+        folder: Path,
+        *,
+        environ: Mapping[str, str],
+        spawned: EmulatorProcess | None,
+        children: Children,
+        lost: Callable[[], None],
     ) -> Emulator:
         """Start the emulator and wait until it accepts requests.
 
         Args:
             folder: folder for the emulator's state.
             environ: environment variables of the platform.
+            spawned: the emulator's process, if it was started before.
             children: watches the emulator's process, like those of functions.
             lost: called when the process has ended.
 
         Raises:
             StartError: moto is not installed, or the emulator did not start.
         """
-        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-        if missing:
+        if missing := missing_packages():
             raise StartError(
                 f"--aws needs {', '.join(missing)}, which is not installed; install it with: pip install 'thawd[aws]'"
             )
-        process = subprocess.Popen(  # noqa: ASYNC220 - once, at the start
-            [sys.executable, "-m", "thawd.server.emulator.moto_program", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            # moto must use the account id that thawd's ARNs contain.
-            env={**environ, "MOTO_ACCOUNT_ID": ACCOUNT_ID},
-        )
+        spawned = spawned or EmulatorProcess(environ, for_stacks=False)
+        process = spawned.popen
         assert process.stdout is not None
         process.returncode = 0  # so that Popen does not wait for the process; `Children` does that
         child = children.watch(process.pid)
         child.outlasts = True  # not killed with the functions' processes: `stop` makes it save its state and then exit
         try:
+            spawned.use(folder)
             async with asyncio.timeout(_START_S):
                 line = await asyncio.to_thread(process.stdout.readline)
-        except TimeoutError:
+        except (TimeoutError, BrokenPipeError):
             line = b""
         if not line.strip().isdigit():
             child.kill()
