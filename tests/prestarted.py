@@ -43,7 +43,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_THAWD = ("thawd.cli.program", "thawd.server.serving", "thawd.bench.measuring", "thawd.snapshot.lint", "uvloop")
+_THAWD = (
+    "thawd.cli.program",
+    "thawd.cli.bench",
+    "thawd.cli.up",
+    "thawd.server.serving",
+    "thawd.bench.measuring",
+    "thawd.snapshot.lint",
+    "uvloop",
+)
 _EMULATOR = "thawd.server.emulator.moto_program"
 _MOTO = (
     _EMULATOR,

@@ -2,47 +2,67 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import signal
 import sys
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import click
 
 from thawd import __version__
-from thawd.cli import (
-    backup,
-    bench,
-    check,
-    cost,
-    dead_letters,
-    deploy,
-    image,
-    invoke,
-    logs,
-    package,
-    queue,
-    restore,
-    snapshot,
-    source,
-    status,
-    table,
-    thaw,
-    tune,
-    up,
-)
 from thawd.cli.exits import EXIT_INTERRUPTED, fail
-from thawd.cli.interrupts import raise_on_interrupt
+from thawd.cli.interrupts import interruptible, raise_on_interrupt
 from thawd.cli.options import examples
 from thawd.cli.output import discard_unwritable_output
 
+# The commands, with what defines each one in `thawd.cli`.
 _SECTIONS = {
-    "Serve": (up.up, check.check),
-    "Invoke and watch": (invoke.invoke, logs.logs, status.status, queue.queue, dead_letters.dead, source.group),
-    "Data and snapshots": (table.table, backup.backup, restore.restore, snapshot.group, thaw.thaw),
-    "Deploy": (image.group, package.package, deploy.group),
-    "Measure": (bench.bench, cost.cost, tune.tune),
+    "Serve": {"up": "up.up", "check": "check.check"},
+    "Invoke and watch": {
+        "invoke": "invoke.invoke",
+        "logs": "logs.logs",
+        "status": "status.status",
+        "queue": "queue.queue",
+        "dead": "dead_letters.dead",
+        "source": "source.group",
+    },
+    "Data and snapshots": {
+        "table": "table.table",
+        "backup": "backup.backup",
+        "restore": "restore.restore",
+        "snapshot": "snapshot.group",
+        "thaw": "thaw.thaw",
+    },
+    "Deploy": {"image": "image.group", "package": "package.package", "deploy": "deploy.group"},
+    "Measure": {"bench": "bench.bench", "cost": "cost.cost", "tune": "tune.tune"},
 }
+
+
+class _Commands(MutableMapping[str, click.Command]):
+    """All commands, by name. The module of a command is imported when the command is needed."""
+
+    def __init__(self) -> None:
+        self._places = {name: place for section in _SECTIONS.values() for name, place in section.items()}
+
+    def __getitem__(self, name: str) -> click.Command:
+        module, _, attribute = self._places[name].partition(".")
+        with interruptible():
+            command: click.Command = getattr(importlib.import_module(f"thawd.cli.{module}"), attribute)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        raise TypeError("commands are declared in _SECTIONS")
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("commands are declared in _SECTIONS")
 
 
 class _Program(click.Group):
@@ -64,14 +84,15 @@ class _Program(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section."""
         width = max(map(len, self.commands))
-        for title, verbs in _SECTIONS.items():
+        for title, names in _SECTIONS.items():
             with formatter.section(title):
-                rows = [(f"{verb.name:<{width}}", verb.get_short_help_str(limit=120)) for verb in verbs]
+                rows = [(f"{name:<{width}}", self.commands[name].get_short_help_str(limit=120)) for name in names]
                 formatter.write_dl(rows)
 
 
 @click.group(
     cls=_Program,
+    commands=_Commands(),
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
         "thawd up                              # serve ./thawd.toml on port 8350",
@@ -87,11 +108,6 @@ def main() -> None:
     Start with `thawd up` in a folder that contains a thawd.toml. boto3 and the AWS CLI work as clients: set their
     endpoint URL to the server's address.
     """
-
-
-for _verbs in _SECTIONS.values():
-    for _verb in _verbs:
-        main.add_command(_verb)
 
 
 def run() -> None:

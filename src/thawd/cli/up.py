@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -132,7 +133,11 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """Import in the ``with`` block; end the command if the system has too little memory or too few threads for it."""
+    """Import in the ``with`` block; end the command if the system has too little memory or too few threads for it.
+
+    The garbage collector rests meanwhile, because hardly any object that an import makes is garbage.
+    """
+    gc.disable()
     with interruptible():
         try:
             yield
@@ -140,6 +145,8 @@ def _importing() -> Iterator[None]:
             if (scarcity := threads.scarcity(error)) is None:
                 raise
             fail_scarce(scarcity)
+        finally:
+            gc.enable()
 
 
 @contextmanager
