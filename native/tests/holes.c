@@ -11,9 +11,9 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define PAGES 12000ul      // every third page is released
+#define PAGES 6000ul       // every third page is released
 #define MAPPINGS_MORE 1500 // more mappings than this must not be added; there are far more holes
-#define BLOCKS 30000ul
+#define BLOCKS 12000ul
 #define BLOCK_BYTES 6000ul
 
 static long mappings(void) {
@@ -52,7 +52,7 @@ static void check_neighbours(const char *memory, uint64_t seed) {
             CHECK(filled(memory + i * PAGE, PAGE, seed + i * PAGE / 8));
 }
 
-CASE(of_one_page, "4,000 holes of a page add few mappings, and read as zeros, also in a child") {
+CASE(of_one_page, "2,000 holes of a page add few mappings, and read as zeros, also in a child") {
     char *memory = map_anonymous(PAGES);
     fill(memory, PAGES * PAGE, 1);
     freeze_here();
@@ -75,7 +75,7 @@ CASE(of_one_page, "4,000 holes of a page add few mappings, and read as zeros, al
     CHECK(mappings() - before < MAPPINGS_MORE);
 }
 
-CASE(freed_lazily, "4,000 holes by MADV_FREE add few mappings, and data written afterwards stays") {
+CASE(freed_lazily, "2,000 holes by MADV_FREE add few mappings, and data written afterwards stays") {
     char *memory = map_anonymous(PAGES);
     fill(memory, PAGES * PAGE, 1);
     freeze_here();
@@ -107,7 +107,7 @@ CASE(again, "pages that were released, written and released again take neither m
     CHECK(memory_kib("Anonymous:") - kib < (long)(PAGES * PAGE / 1024 / 8));
 }
 
-CASE(of_forbidden_memory, "4,000 holes in memory without write or read permission are zeros and keep this protection") {
+CASE(of_forbidden_memory, "2,000 holes in memory without write or read permission are zeros and keep this protection") {
     char *read_only = map_anonymous(PAGES), *closed = map_anonymous(PAGES);
     fill(read_only, PAGES * PAGE, 1);
     fill(closed, PAGES * PAGE, 2);
@@ -235,7 +235,7 @@ static void do_nothing(struct worker *worker) {
     (void)worker;
 }
 
-CASE(trimmed_heap, "freeing two thirds of 30,000 blocks, with malloc_trim, adds few mappings; threads still start") {
+CASE(trimmed_heap, "freeing two thirds of 12,000 blocks, with malloc_trim, adds few mappings; threads still start") {
     static char *blocks[BLOCKS];
     for (size_t i = 0; i < BLOCKS; i++) {
         CHECK(blocks[i] = malloc(BLOCK_BYTES));
