@@ -171,7 +171,7 @@ def test_a_bucket_is_a_store(there: There, tmp_path: Path) -> None:
     record = receiving.find(place, KEY, "classify")
     shutil.rmtree(tmp_path / "data")
     machine.install()
-    assert receiving.receive(machine.store, place, record).fetched_bytes > 0
+    assert receiving.receive(machine.store, place, record, program=None).fetched_bytes > 0
     assert upkeep.verify(place, KEY) == 0
     place.remove(done.key)
     assert upkeep.clean_up(place, grace_s=0.0).noted == done.chunks

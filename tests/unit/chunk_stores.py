@@ -126,4 +126,4 @@ def elsewhere(machine: Machine) -> Machine:
 
 
 def pull(machine: Machine, place: MemoryPlace, name: str = "classify", key: StoreKey | FunctionKey = KEY) -> Received:
-    return receiving.receive(machine.store, place, receiving.find(place, key, name))
+    return receiving.receive(machine.store, place, receiving.find(place, key, name), program=None)

@@ -39,12 +39,12 @@ def test_a_server_sends_a_new_snapshot_and_another_receives_it_by_its_key(
     machine: Machine, place: MemoryPlace, key_file: Path
 ) -> None:
     said: list[str] = []
-    first = SnapshotExchange(machine.store, place, key=key_file, report=said.append)
+    first = SnapshotExchange(machine.store, place, key=key_file, program=None, report=said.append)
     assert not first.receive("classify", "key"), "nobody has sent one"
     first.send(machine.freeze())
     first.wait()
     there = elsewhere(machine)
-    second = SnapshotExchange(there.store, place, key=key_file, report=said.append)
+    second = SnapshotExchange(there.store, place, key=key_file, program=None, report=said.append)
     assert not second.receive("classify", "another key")
     assert not second.receive("other", "key")
     assert second.receive("classify", "key")
@@ -63,7 +63,7 @@ def test_what_keeps_a_server_from_receiving_is_said_once(machine: Machine, place
     there = elsewhere(machine)
     there.library.write_bytes(b"another")
     said: list[str] = []
-    exchange = SnapshotExchange(there.store, place, key=key_file, report=said.append)
+    exchange = SnapshotExchange(there.store, place, key=key_file, program=None, report=said.append)
     assert (exchange.receive("classify", "key"), exchange.receive("classify", "key")) == (False, False)
     assert len(said) == 1
     assert "has another content" in said[0]
@@ -79,7 +79,7 @@ def test_a_name_of_a_key_that_leads_to_another_snapshot_is_not_followed(
     (name,) = (key for key in place.objects if key.startswith("keys/"))
     other = key_pointer(KEY.function_key("classify"), "classify", "wanted")
     there, said = elsewhere(machine), list[str]()
-    exchange = SnapshotExchange(there.store, place, key=key_file, report=said.append)
+    exchange = SnapshotExchange(there.store, place, key=key_file, program=None, report=said.append)
     for content in (place.objects[name][0], b"0" * 64, b"../" * 20, b"\xff" * 64):
         place.objects[other] = (content, 0.0)
         assert not exchange.receive("classify", "wanted")
@@ -92,7 +92,7 @@ def test_the_key_of_one_function_receives_its_snapshots_and_sends_none(
     sending.send(machine.store, machine.freeze(), place, KEY)
     key_file.write_text(FunctionKey("classify", KEY.function_key("classify")).text())
     there, said = elsewhere(machine), list[str]()
-    exchange = SnapshotExchange(there.store, place, key=key_file, report=said.append)
+    exchange = SnapshotExchange(there.store, place, key=key_file, program=None, report=said.append)
     assert exchange.receive("classify", "key")
     assert not exchange.receive("other", "key")
     before = dict(place.objects)

@@ -185,6 +185,34 @@ def test_a_machine_with_other_files_refuses_the_snapshot_with_the_reason(
     assert there.store.tidy() == 0, "nothing is left"
 
 
+@pytest.mark.parametrize(
+    ("said", "status", "is_refused"),
+    [
+        ("a feature that this one lacks: CPUID 7 EBX bit 16", 120, True),
+        ("fewer seccomp filters", 120, False),
+        ("", 0, False),
+    ],
+)
+def test_a_machine_that_could_not_continue_the_process_refuses_the_snapshot(
+    said: str, status: int, is_refused: bool, machine: Machine, place: MemoryPlace, tmp_path: Path
+) -> None:
+    program = tmp_path / "thaw"
+    program.write_text(f'#!/bin/sh\ntest "$*" = "--clocks-back --try check $4" || exit 2\n'
+                       f'echo "thawd: cannot thaw here: {said}" >&2\nexit {status}\n')  # fmt: skip
+    program.chmod(0o700)
+    sending.send(machine.store, machine.freeze(), place, KEY)
+    there = elsewhere(machine)
+    record = receiving.find(place, KEY, "classify")
+    if not is_refused:
+        assert not receiving.receive(there.store, place, record, program=program).was_there
+        return
+    with pytest.raises(
+        StoreError, match="does not fit this machine: a feature that this one lacks: CPUID 7 EBX bit 16"
+    ):
+        receiving.receive(there.store, place, record, program=program)
+    assert there.store.snapshots() == []
+
+
 def test_a_machine_with_the_same_packages_keeps_them(machine: Machine, place: MemoryPlace) -> None:
     sending.send(machine.store, machine.freeze(), place, KEY)
     there = elsewhere(machine)
@@ -202,7 +230,7 @@ def test_another_data_folder_refuses_the_snapshot(machine: Machine, place: Memor
     sending.send(machine.store, machine.freeze(), place, KEY)
     other = SnapshotStore(tmp_path / "other" / "snapshots")
     with pytest.raises(StoreError, match="was made in the data folder"):
-        receiving.receive(other, place, receiving.find(place, KEY, "classify"))
+        receiving.receive(other, place, receiving.find(place, KEY, "classify"), program=None)
 
 
 def test_a_file_that_changed_since_the_freeze_keeps_the_snapshot_from_being_sent(
@@ -387,7 +415,7 @@ class Halting(FolderPlace):
 
 folder = Path(sys.argv[1])
 place = Halting(folder / "shared")
-receiving.receive(Machine(folder).store, place, receiving.find(place, KEY, "classify"))
+receiving.receive(Machine(folder).store, place, receiving.find(place, KEY, "classify"), program=None)
 print("received", flush=True)
 """
 

@@ -76,6 +76,7 @@ def pull(which: str, store: str, key_path: Path | None, config_path: Path) -> No
     Everything is verified: each chunk, the image, and each file of this machine that the process had loaded or mapped.
     If something does not fit, the command says what, and stores nothing; `thawd up` then initialises the function.
     """
+    from thawd.snapshot import engine
     from thawd.snapshot.store.images import SnapshotStore
     from thawd.transfer import receiving, store_keys
 
@@ -83,7 +84,8 @@ def pull(which: str, store: str, key_path: Path | None, config_path: Path) -> No
     key = store_keys.read_key(_key_path(settings, key_path))
     record = receiving.find(place, key, which)
     snapshots = SnapshotStore(settings.server.data / "snapshots")
-    received = receiving.receive(snapshots, place, record, progress=_progress)
+    program = None if engine.unavailable() is not None else Path(engine.program_path())
+    received = receiving.receive(snapshots, place, record, program=program, progress=_progress)
     snapshot = received.snapshot
     if received.was_there:
         click.echo(f"{snapshot.id} ({snapshot.name}) is there already")

@@ -34,13 +34,23 @@ class SnapshotExchange:
         store: this machine's snapshots.
         place: the store of chunks.
         key: file with its key.
+        program: thawd-thaw; see `receiving.receive`.
         report: called with a line for the operator.
     """
 
-    def __init__(self, store: SnapshotStore, place: ChunkPlace, *, key: Path, report: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        store: SnapshotStore,
+        place: ChunkPlace,
+        *,
+        key: Path,
+        program: Path | None,
+        report: Callable[[str], object],
+    ) -> None:
         self._store = store
         self._place = place
         self._key_path = key
+        self._program = program
         self._reports = SayOnce(report)
         self._waiting: queue.Queue[Snapshot] = queue.Queue(_WAITING)
         self._lock = threading.Lock()
@@ -62,7 +72,7 @@ class SnapshotExchange:
             record = receiving.read_record(self._place, found, function, sha256)
             if record.body.snapshots[-1].sidecar.origin.key != key:
                 return False
-            receiving.receive(self._store, self._place, record)
+            receiving.receive(self._store, self._place, record, program=self._program)
         except ResourceNotFoundException:
             return False
         except Exception as error:

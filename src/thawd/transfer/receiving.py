@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -43,6 +44,7 @@ _RECORD_LIMIT_BYTES = MAX_RECORD_BYTES
 _ROOM_BYTES = 64 << 20
 _ELSEWHERE = "of another machine: "
 _FILES = "files"
+_CANNOT_THAW = 120  # exit status of thawd-thaw for an image that cannot be thawed on this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,12 @@ def find(place: ChunkPlace, key: StoreKey | FunctionKey, name: str) -> Record:
 
 
 def receive(
-    store: SnapshotStore, place: ChunkPlace, record: Record, *, progress: Callable[[str], object] = lambda line: None
+    store: SnapshotStore,
+    place: ChunkPlace,
+    record: Record,
+    *,
+    program: Path | None,
+    progress: Callable[[str], object] = lambda line: None,
 ) -> Received:
     """Fetch a snapshot, check it, and store it.
 
@@ -126,6 +133,8 @@ def receive(
         store: this machine's snapshots; its folder is in the data folder.
         place: the store of chunks.
         record: the snapshot's record.
+        program: thawd-thaw, which says whether this machine's kernel and CPU can continue the process; None: it is not
+            asked, and refuses the image when it is to be thawed.
         progress: called with lines for the operator.
 
     Raises:
@@ -141,7 +150,7 @@ def receive(
         )
     if (there := _there(store, body.sha256)) is not None:
         return Received(there, 0, was_there=True)
-    receiving = _Receiving(store, place, record)
+    receiving = _Receiving(store, place, record, program)
     for tree in body.trees:
         progress(f"receiving {tree.at}")
         receiving.take_tree(tree, data)
@@ -176,11 +185,12 @@ class _Receiving:
         fetched_bytes: contents that were fetched so far.
     """
 
-    def __init__(self, store: SnapshotStore, place: ChunkPlace, record: Record) -> None:
+    def __init__(self, store: SnapshotStore, place: ChunkPlace, record: Record, program: Path | None) -> None:
         self.fetched_bytes = 0
         self._store = store
         self._place = place
         self._record = record
+        self._program = program
         self._received: dict[str, Path] = {}  # bases by SHA-256
         self._digests = FileDigests(store.folder / DIGESTS)
 
@@ -239,6 +249,7 @@ class _Receiving:
                 # A base serves only the snapshots that came with it: versions that are published here find their own.
                 origin = msgspec.structs.replace(origin, key=f"{_ELSEWHERE}{origin.key}")
             else:
+                self._try(draft.image, origin)
                 self._bind(sent, sent.files, draft, origin)
             snapshot = self._store.adopt(draft, origin, sent_as=sha256)
         self._received[sha256] = snapshot.path
@@ -262,6 +273,25 @@ class _Receiving:
                 raise ChunkError(f"the image {sidecar.sha256[:12]}: {str(error).partition(': ')[2]}") from None
             if sent.disk is not None:
                 self._fill(sent.disk, draft.disk)
+
+    def _try(self, image: Path, origin: ImageOrigin) -> None:
+        """Have thawd-thaw examine the machine, but not the files, which are not bound yet.
+
+        Raises:
+            StoreError: the kernel or the CPU cannot continue the process (HTTP 500).
+            OSError: the program cannot be started.
+        """
+        if self._program is None:
+            return
+        command: list[str | Path] = [self._program, "--clocks-back", "--try", "check", image]
+        tried = subprocess.run(command, capture_output=True, check=False, text=True, errors="replace")
+        # This process may run under fewer seccomp filters than the server; the server will find that out.
+        if tried.returncode == _CANNOT_THAW and "seccomp" not in tried.stderr:
+            why = tried.stderr.strip().removeprefix("thawd: cannot thaw here: ")
+            raise StoreError(
+                f"{origin.function}:{origin.version} does not fit this machine: {why}. The function is "
+                "initialised here."
+            )
 
     def _bind(self, sent: SentSnapshot, files: FileList, draft: Draft, origin: ImageOrigin) -> None:
         """Find the files that the snapshot depends on, and write their identities into the image.

@@ -132,7 +132,7 @@ def main_key(path: Path) -> StoreKey:
 
 def _make(path: Path) -> None:
     """Write a new main key. If another process makes one at the same time, its key stays."""
-    written = path.with_name(f".new-{path.name}-{os.getpid()}")
+    written = path.with_name(f".thawd-key-{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

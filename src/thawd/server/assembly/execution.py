@@ -123,7 +123,9 @@ class ExecutionSubsystem:
             max_age_s=server.snapshots_max_age_s,
             report=complain,
         )
-        self.spawner.use_snapshots(engine, store, bases=server.bases != "off", exchange=_exchange(server, store))
+        self.spawner.use_snapshots(
+            engine, store, bases=server.bases != "off", exchange=_exchange(server, store, engine.program)
+        )
 
     async def open(self) -> None:
         """Prepare temporary folders and permissions; call it before the first process is started."""
@@ -191,14 +193,16 @@ async def _keep_watching(what: str, watch: Callable[[], Coroutine[None, None, No
         await asyncio.sleep(_WATCH_AGAIN_S)
 
 
-def _exchange(server: config.ServerSettings, store: SnapshotStore) -> SnapshotExchange | None:
+def _exchange(server: config.ServerSettings, store: SnapshotStore, program: Path) -> SnapshotExchange | None:
     """Return what shares snapshots with other machines; None if it is not configured, or cannot work, with a line."""
     if server.snapshot_store is None:
         return None
     if (why := missing_library(server.snapshot_store)) is not None:
         complain(f"thawd: server.snapshot_store is not used: {why}")
         return None
-    return SnapshotExchange(store, place_at(server.snapshot_store), key=server.data / KEY_FILE, report=complain)
+    return SnapshotExchange(
+        store, place_at(server.snapshot_store), key=server.data / KEY_FILE, program=program, report=complain
+    )
 
 
 def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:
