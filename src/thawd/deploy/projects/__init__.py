@@ -8,6 +8,7 @@
 - `serverless_variables`, `serverless_properties`: variables; properties that thawd does not have
 - `serverless_functions`, `serverless_packages`: the sections ``functions`` and ``package``
 - `serverless_events`, `serverless_apis`: events; HTTP APIs and authorizers
+- `serverless_lambda_methods`, `serverless_extensions`: the integration ``lambda``; ``resources.extensions``
 - `stacks`: the stacks that a project consists of
 - `artifacts`, `zip_files`: package the local code of a template
 - `npm_packages`, `esbuild`: install the packages of Node functions, bundle them

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from thawd.deploy.projects import serverless_properties as known
+from thawd.deploy.projects.serverless_lambda_methods import LambdaMethod, definition_of, permissions_of
 from thawd.deploy.projects.stacks import ProjectError
 
 REST_API, HTTP_API = "ApiGatewayRestApi", "HttpApi"
@@ -43,6 +44,7 @@ class Generated:
         rest_cors: the first settings of CORS that a path of the REST API has; None: no path has any.
         rest_authorizers: authorizers of the REST API, by name, as SAM wants them.
         has_signed_routes: whether a route of the HTTP API wants signed requests.
+        lambda_methods: methods of the REST API with the integration ``lambda``.
     """
 
     resources: dict[str, Any]
@@ -52,6 +54,7 @@ class Generated:
     rest_cors: Any = None
     rest_authorizers: dict[str, Any] = field(default_factory=dict)
     has_signed_routes: bool = False
+    lambda_methods: list[LambdaMethod] = field(default_factory=list)
 
     def arn_of(self, function: str, where: str) -> Any:
         """Return the ARN of a function of the service.
@@ -106,10 +109,14 @@ def rest_event(function: str, given: Any, generated: Generated) -> dict[str, Any
         ProjectError: it is malformed.
     """
     method, path, options = route_of(function, "http", given)
-    if str(options.get("integration", "lambda-proxy")).lower().replace("_", "-") not in ("lambda-proxy", "aws-proxy"):
-        generated.notes.append(f"{function}: {path} is left out: thawd reads only the integration lambda-proxy")
+    integration = str(options.get("integration", "lambda-proxy")).lower().replace("_", "-")
+    is_mapped = integration in ("lambda", "aws")
+    if integration not in ("lambda-proxy", "aws-proxy") and not is_mapped:
+        reason = "thawd reads only the integrations lambda-proxy and lambda"
+        generated.notes.append(f"{function}: {path} is left out: {reason}")
         return None
-    generated.notes += known.unread(known.EVENTS["http"], f"functions.{function}.events.http.", options)
+    section = known.EVENTS["http, lambda" if is_mapped else "http"]
+    generated.notes += known.unread(section, f"functions.{function}.events.http.", options)
     if options.get("cors"):
         generated.rest_cors = generated.rest_cors or options["cors"]
     generated.resources.setdefault(REST_API, {"Type": "AWS::Serverless::Api", "Properties": {}})
@@ -117,6 +124,14 @@ def rest_event(function: str, given: Any, generated: Generated) -> dict[str, Any
     auth: dict[str, Any] = {"ApiKeyRequired": True} if options.get("private") else {}
     if options.get("authorizer"):
         auth |= _rest_authorizer(function, path, options["authorizer"], generated)
+    if is_mapped:
+        if {"schema", "schemas"} & _map(options, "request").keys():
+            generated.notes.append(f"functions.{function}.events.http.request.schemas has no effect: nothing validates")
+        scopes = {str(auth["Authorizer"]): auth.get("AuthorizationScopes", [])} if "Authorizer" in auth else {}
+        keys: dict[str, list[str]] = {"api_key": []} if "ApiKeyRequired" in auth else {}
+        identifier = generated.functions[function]
+        generated.lambda_methods.append(LambdaMethod(identifier, path, method, options, {**scopes, **keys}))
+        return None
     if auth:
         properties["Auth"] = auth
     return {"Type": "Api", "Properties": properties}
@@ -318,6 +333,9 @@ def _finish_rest_api(generated: Generated, *, service: str, stage: str) -> None:
         auth["ResourcePolicy"] = {"CustomStatements": policy}
     if auth:
         properties["Auth"] = {**auth, "AddDefaultAuthorizerToCorsPreflight": False}
+    if methods := generated.lambda_methods:
+        properties |= {"DefinitionBody": definition_of(methods, generated.resources), "MergeDefinitions": True}
+        generated.resources |= permissions_of(methods, generated.resources, api=REST_API)
     _add_keys(generated, settings)
 
 

@@ -14,6 +14,7 @@ from thawd.deploy.projects import serverless_packages
 from thawd.deploy.projects import serverless_properties as known
 from thawd.deploy.projects.serverless_apis import Generated, finish_apis
 from thawd.deploy.projects.serverless_events import events_of
+from thawd.deploy.projects.serverless_extensions import extend
 from thawd.deploy.projects.serverless_functions import (
     SHARED_ROLE,
     function_of,
@@ -109,6 +110,7 @@ class _Service:
             raise ProjectError(f"serverless.yml: provider.name is {self._provider['name']}; thawd reads aws")
         package = section(document, "package")
         self.packages: dict[str, CodePackage] = {}
+        self._extensions: list[Any] = []
         self.notes: list[str] = [
             *serverless_packages.plugin_notes(document),
             *known.unread(known.SERVICE, "", document),
@@ -148,6 +150,8 @@ class _Service:
             role = shared_role(self._provider, prefix=(self._stage, self._name), notes=self.notes)
             generated.resources.setdefault(SHARED_ROLE, role)
         finish_apis(template, generated, service=self._name, stage=self._stage)
+        for extensions in self._extensions:
+            extend(template["Resources"], extensions, generated.notes)
         self.notes += generated.notes
         return template
 
@@ -159,10 +163,9 @@ class _Service:
         for part in parts:
             if not isinstance(part, dict):
                 raise ProjectError("serverless.yml: resources must be a map, or a list of maps")
-            if "extensions" in part:
-                self.notes.append("resources.extensions is left out: thawd does not read it")
             for name, value in part.items():
                 if name == "extensions":
+                    self._extensions.append(value)
                     continue
                 own = isinstance(value, dict) and isinstance(template.get(name, {}), dict)
                 template[name] = {**template.get(name, {}), **value} if own else value

@@ -164,6 +164,11 @@ EVENTS: Mapping[str, Section] = {
             "timeoutInMillis": "the function's own time limit holds",
         },
     ),
+    "http, lambda": Section(
+        _words("method path cors private authorizer integration request response async"),
+        _words("operationId connectionType connectionId"),
+        {"timeoutInMillis": "the function's own time limit holds"},
+    ),
     "httpApi": Section(_words("method path authorizer timeout"), _words("operationId")),
     "s3": Section(_words("bucket event rules existing"), _words("forceDeploy")),
     "sqs": Section(
