@@ -199,7 +199,7 @@ def test_a_plan_that_is_out_of_date_and_stacks_of_other_tools_are_refused(runnin
     account = AwsAccount(Access(region="us-east-1", endpoint_url=running.url))
     try:
         text = json.dumps({"Description": "x: deployed by thawd", "Resources": {"Q": {"Type": "AWS::SQS::Queue"}}})
-        assert account.deploy("stale", text, planned=None, report=lambda event: None)
+        assert account.deploy("stale", text, planned=None, report=lambda event: None) == ()
         with pytest.raises(DeploymentError, match="was changed since the plan was made"):
             account.deploy("stale", text, planned=None, report=lambda event: None)
         stacks = AwsAt(running.url).client("cloudformation")
@@ -234,7 +234,7 @@ def test_a_deployment_between_the_comparison_and_the_change_set_is_not_overwritt
     access = Access(region="us-east-1", endpoint_url=running.url)
     other, slow = AwsAccount(access), Slow(access)
     try:
-        assert other.deploy("raced", text("First"), planned=None, report=lambda event: None)
+        other.deploy("raced", text("First"), planned=None, report=lambda event: None)
         with pytest.raises(DeploymentError, match="the stack raced was changed since the plan was made"):
             slow.deploy("raced", text("Mine"), planned=json.loads(text("First")), report=lambda event: None)
         assert [each["resource"] for each in other.resources("raced")] == ["Theirs"]

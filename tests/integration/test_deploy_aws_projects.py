@@ -139,6 +139,54 @@ def test_a_plan_that_another_deployment_has_made_void_changes_nothing(running: R
     assert deploy(running, "raced", "destroy", "--yes").exit_code == 0
 
 
+BUCKET = "Resources: {Q: {Type: AWS::SQS::Queue}, B: {Type: AWS::S3::Bucket, Properties: {BucketName: %s}}}"
+
+
+def test_a_stack_that_must_not_be_deleted_keeps_the_objects_of_its_buckets(running: Running, app: Path) -> None:
+    exported = "\nOutputs: {O: {Value: !Ref B, Export: {Name: bucket-name}}}\n"
+    (app / "template.yaml").write_text(BUCKET % "guarded-files" + exported)
+    assert deploy(running, "guarded", "--yes").exit_code == 0
+    objects, stacks = running.s3(), AwsAt(running.url).client("cloudformation")
+    objects.put_object(Bucket="guarded-files", Key="a", Body=b"kept")
+    destroy = ("destroy", "--yes", "--delete-data")
+    stacks.update_termination_protection(StackName="guarded", EnableTerminationProtection=True)
+    assert "the stack is protected against deletion" in deploy(running, "guarded", *destroy).output
+    stacks.update_termination_protection(StackName="guarded", EnableTerminationProtection=False)
+    body = "Resources: {T: {Type: AWS::SNS::Topic, Properties: {DisplayName: !ImportValue bucket-name}}}"
+    stacks.create_stack(StackName="importing", TemplateBody=body)
+    stacks.get_waiter("stack_create_complete").wait(StackName="importing", WaiterConfig={"Delay": 1})
+    assert "bucket-name is used by the stack importing" in deploy(running, "guarded", *destroy).output
+    assert objects.get_object(Bucket="guarded-files", Key="a")["Body"].read() == b"kept"
+    stacks.delete_stack(StackName="importing")
+    stacks.get_waiter("stack_delete_complete").wait(StackName="importing", WaiterConfig={"Delay": 1})
+    done = deploy(running, "guarded", *destroy)
+    assert done.exit_code == 0, done.output
+    assert objects.list_buckets()["Buckets"] == []
+
+
+def test_a_bucket_with_objects_that_an_update_could_not_delete_is_named(running: Running, app: Path) -> None:
+    (app / "template.yaml").write_text(BUCKET % "left-files")
+    assert deploy(running, "left", "--yes").exit_code == 0
+    running.s3().put_object(Bucket="left-files", Key="a", Body=b"kept")
+    (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
+    done = deploy(running, "left", "--yes", "--delete-data")
+    assert done.exit_code == 0, done.output
+    assert "B (AWS::S3::Bucket) is no part of the stack any more, and was not deleted: " in done.stderr
+    running.s3().delete_object(Bucket="left-files", Key="a")
+    assert deploy(running, "left", "destroy", "--yes").exit_code == 0
+
+
+def test_a_stack_of_another_project_is_neither_changed_nor_deleted(running: Running, app: Path) -> None:
+    (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
+    assert deploy(running, "theirs", "--yes").exit_code == 0
+    (app / "template.yaml").write_text("Resources: {Mine: {Type: AWS::SQS::Queue}}")
+    for arguments in (["--yes"], ["destroy", "--yes"]):
+        refused = deploy(running, "theirs", *arguments)
+        assert (refused.exit_code, "it belongs to another project" in refused.output) == (1, True), refused.output
+    (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
+    assert deploy(running, "theirs", "destroy", "--yes").exit_code == 0
+
+
 def test_stacks_of_a_thawd_toml_and_of_a_template_are_not_taken_for_each_other(running: Running, app: Path) -> None:
     (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
     stacks = AwsAt(running.url).client("cloudformation")

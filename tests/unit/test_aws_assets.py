@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -116,6 +119,18 @@ def test_a_function_that_fits_into_no_zip_file_becomes_an_image_unless_its_store
     (project / "app.py").write_text(f"DATA = '{'x' * 1000}'\n{CLASSIFY}")
     with pytest.raises(DeploymentError, match=r"where thawd.bucket and thawd.table are missing on AWS: zip: "):
         made(project, tmp_path / "out2")
+
+
+def test_files_for_another_machine_are_named(project: Path, tmp_path: Path) -> None:
+    library = next(Path(str(sysconfig.get_config_var("DESTSHARED"))).glob("*.so"))
+    shutil.copy(library, project / "own.so")
+    other = {"x86_64": "arm64", "aarch64": "x86_64"}[platform.machine()]
+    (project / "thawd.toml").write_text(CONFIG + f'[deploy.aws]\narchitecture = "{other}"\n')
+    said: list[str] = []
+    (tmp_path / "out").mkdir()
+    settings = config.load(project / "thawd.toml", environ={})
+    make_assets(settings, stack="shop", folder=tmp_path / "out", tries_imports=False, report=said.append)
+    assert any(f"functions.f: the code contains files that do not run on {other}: own.so" in line for line in said)
 
 
 def test_only_functions_that_use_stores_get_the_layer(project: Path, tmp_path: Path) -> None:

@@ -204,6 +204,15 @@ def test_code_with_boto3_gets_the_declared_statements_and_the_objects_that_it_is
     assert [entry["Fn::Sub"][-5:] for entry in found["s3:GetObject"]] == ["/in/*"]
 
 
+def test_signs_in_a_prefix_stand_for_themselves(tmp_path: Path) -> None:
+    text = FUNCTION + '[buckets.uploads]\nnotify = [{ function = "f", prefix = "in*${x}?/" }]\n'
+    found = allowed(
+        model(tmp_path, text.replace("plain", "odd"), odd="import boto3\ndef handler(e, c): pass\n"), "FRole"
+    )
+    [entry] = found["s3:GetObject"]
+    assert entry["Fn::Sub"].endswith("/in${!*}${!$}{x}${!?}/*")
+
+
 def test_the_bucket_of_an_event_may_be_one_that_exists_already(tmp_path: Path) -> None:
     text = FUNCTION + '[buckets.far]\nurl = "s3://far-away/in"\nnotify = [{ function = "f" }]\n'
     code = 'import thawd\ndef handler(e, c): thawd.bucket(e["Records"][0]["s3"]["bucket"]["name"]).read("k")\n'

@@ -301,7 +301,7 @@ def _deploy(target: Target, folder: Path, options: Mapping[str, Any]) -> None:
         target.stack, made.images, store=made.image_store, report=lambda name: warn(f"pushes {name}")
     )
     try:
-        target.account.deploy(target.stack, model.text, planned=deployed, report=report)
+        warn_of_left(target.account.deploy(target.stack, model.text, planned=deployed, report=report))
     except KeyboardInterrupt:
         warn("CloudFormation carries on; thawd deploy aws status shows the stack's state")
         raise
@@ -349,6 +349,12 @@ def report(event: StackEvent) -> None:
     click.echo(f"{status} {event.type} {event.resource}{reason}", err=True)
 
 
+def warn_of_left(left: tuple[StackEvent, ...]) -> None:
+    """Name the resources that the stack does not have any more and that were not deleted."""
+    for event in left:
+        warn(f"{event.resource} ({event.type}) is no part of the stack any more, and was not deleted: {event.reason}")
+
+
 def print_outputs(outputs: Mapping[str, str]) -> None:
     """Print the outputs of a stack."""
     for name, value in sorted(outputs.items()):
@@ -369,8 +375,12 @@ def destroy(delete_data: bool, yes: bool, **options: Any) -> None:
         if not sys.stdin.isatty():
             fail("nobody can be asked, because the input is not a terminal; add --yes to delete the stack")
         click.confirm(f"Delete the stack {target.stack} in {target.account.region}?", abort=True)
-    delete = target.account.destroy if target.project is None else target.account.destroy_project
-    if not delete(target.stack, deletes_data=delete_data, report=report):
+    if target.project is None:
+        existed = target.account.destroy(target.stack, deletes_data=delete_data, report=report)
+    else:
+        document = target.project.document
+        existed = target.account.destroy_project(target.stack, document, deletes_data=delete_data, report=report)
+    if not existed:
         warn(f"there is no stack {target.stack} in {target.account.region}")
 
 

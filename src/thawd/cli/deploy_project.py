@@ -77,6 +77,8 @@ def deploy_project(account: AwsAccount, stack: ProjectStack, data: Path, options
             raise click.UsageError(f"--{name.removesuffix('_file')} is for a thawd.toml: {why}")
     found = account.find_stack(stack.name)
     _require_free(stack.name, found)
+    if found is not None:
+        account.require_same_project(stack.name, stack.document)
     parameters = parameters_of(stack, found)
     made = package_project(account, stack, data=data, report=warn)
     for line in made.notes:
@@ -158,10 +160,10 @@ def _upload(account: AwsAccount, stack: str, made: ProjectPackage) -> None:
 
 
 def _execute(account: AwsAccount, stack: str, change_set: ChangeSet, *, as_json: bool) -> None:
-    from thawd.cli.deploy import print_outputs, report
+    from thawd.cli.deploy import print_outputs, report, warn_of_left
 
     try:
-        account.execute(stack, change_set, report=report)
+        warn_of_left(account.execute(stack, change_set, report=report))
     except KeyboardInterrupt:
         warn("CloudFormation carries on; thawd deploy aws status shows the stack's state")
         raise

@@ -101,6 +101,9 @@ def make_assets(
     except PackageError as error:
         raise DeploymentError(error.message) from None
     layer = _layer(stack, folder) if any((found or Uses()).has_stores for found in uses.values()) else None
+    for ready in packages.prepared:
+        for note in ready.notes:
+            report(f"functions.{ready.function.name}: {note}")
     for plan in packages.plan.functions:
         trial = packages.trials[plan.function]
         if tries_imports and trial.state == NOT_TRIED:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from thawd.deploy.aws import naming
-from thawd.deploy.aws.stack import Stack, sub
+from thawd.deploy.aws.stack import Stack, literal, sub
 from thawd.deploy.aws.used_stores import ANY, NOTIFYING, Uses
 from thawd.resources import Bucket, Notification, RemoteBucket, StoreUrl, Table
 
@@ -27,7 +27,7 @@ def add_stores(stack: Stack) -> None:
 
 
 def bucket_place(stack: Stack, name: str) -> tuple[str, str] | None:
-    """Return the name and prefix of a bucket in the account, as texts for `sub`; None: not in S3, or not declared."""
+    """Return a bucket's name in the account, as a text for `sub`, and its prefix; None: not in S3, or not declared."""
     if name in stack.settings.buckets:
         return naming.bucket_name(stack.name, name), ""
     remote = stack.settings.remote_buckets.get(name)
@@ -75,7 +75,8 @@ def store_variables(stack: Stack, function: str, uses: Uses) -> dict[str, Any]:
     variables = {}
     buckets = {name: bucket_place(stack, name) for name in bucket_operations(stack, function, uses)}
     tables = {name: table_place(stack, name) for name in table_names(stack, uses)}
-    if placed := {name: list(place) for name, place in buckets.items() if place is not None}:
+    placed = {name: [place[0], literal(place[1])] for name, place in buckets.items() if place is not None}
+    if placed:
         variables["STACK_THAWD_BUCKETS"] = sub(json.dumps(placed, sort_keys=True, separators=(",", ":")))
     if found := {name: list(place) for name, place in tables.items() if place is not None}:
         variables["STACK_THAWD_TABLES"] = json.dumps(found, sort_keys=True, separators=(",", ":"))

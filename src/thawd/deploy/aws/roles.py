@@ -11,7 +11,7 @@ from typing import Any
 from thawd.deploy.aws import naming
 from thawd.deploy.aws.buckets_and_tables import bucket_operations, bucket_place, table_names, table_place
 from thawd.deploy.aws.destinations import delivery_statements
-from thawd.deploy.aws.stack import Stack, statement, sub, trust
+from thawd.deploy.aws.stack import Stack, pattern_of, statement, sub, trust
 from thawd.deploy.aws.used_stores import ANY, Uses
 from thawd.resources import Function
 
@@ -84,7 +84,7 @@ def _bucket_statements(bucket: str, prefix: str, *, operations: tuple[str, ...])
     """Return the statements that allow operations on the objects of a bucket."""
     arn = f"arn:${{AWS::Partition}}:s3:::{bucket}"
     actions = [_BUCKET_ACTIONS[name] for name in operations if name in _BUCKET_ACTIONS]
-    statements = [statement(actions, sub(f"{arn}/{prefix}*"))] if actions else []
+    statements = [statement(actions, sub(f"{arn}/{pattern_of(prefix)}*"))] if actions else []
     if "read" in operations:
         # Without it, S3 answers 403 instead of 404 for objects that do not exist.
         # Source: S3 API reference, GetObject, "Permissions".

@@ -109,6 +109,19 @@ def sub(text: str) -> Any:
     return {"Fn::Sub": text} if "${" in text else text
 
 
+def literal(text: str) -> str:
+    """Return a text for `sub` that stands for itself."""
+    return text.replace("${", "${!")
+
+
+def pattern_of(text: str) -> str:
+    """Return a text for `sub` that stands for itself in the resource of a policy, where ``*`` and ``?`` are patterns.
+
+    Source: IAM user guide, "IAM policy elements: Variables and tags".
+    """
+    return re.sub(r"[*?$]", lambda found: f"${{!{found[0]}}}", text)
+
+
 @dataclass(slots=True)
 class Stack:
     """The stack while it is made.

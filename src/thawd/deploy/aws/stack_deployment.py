@@ -41,6 +41,8 @@ class DeployedStack(msgspec.Struct, frozen=True, kw_only=True):
         reason: CloudFormation's reason of the status; empty if there is none.
         template: its template; None: it has no resources.
         outputs: values of its outputs.
+        is_protected: whether it is protected against deletion.
+        exports: names of the exports that other stacks may import.
     """
 
     stack_id: str
@@ -48,6 +50,8 @@ class DeployedStack(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     template: dict[str, Any] | None
     outputs: dict[str, str] = {}
+    is_protected: bool = False
+    exports: tuple[str, ...] = ()
 
     @property
     def is_changing(self) -> bool:
@@ -102,7 +106,9 @@ class AwsAccount(AwsSession):
         """Push the images of a stack's functions; see `image_repository.push`."""
         image_repository.push(self, stack, digests, store=store, report=report)
 
-    def deploy(self, name: str, text: str, *, planned: Mapping[str, Any] | None, report: Report) -> bool:
+    def deploy(
+        self, name: str, text: str, *, planned: Mapping[str, Any] | None, report: Report
+    ) -> tuple[StackEvent, ...]:
         """Create or update a stack, and wait until it is complete.
 
         Args:
@@ -112,7 +118,7 @@ class AwsAccount(AwsSession):
             report: called with each event of the stack.
 
         Returns:
-            Whether CloudFormation changed something.
+            Resources that the stack does not have any more, and that CloudFormation could not delete.
 
         Raises:
             DeploymentError: the stack has changed since it was planned, or the change failed and was rolled back.
@@ -127,16 +133,19 @@ class AwsAccount(AwsSession):
         is_first, is_new = stack is None, stack is None or stack.template is None
         change_set = change_sets.create(self, ChangeSetRequest(stack=name, text=text, is_new=is_new, is_first=is_first))
         if change_set is None:
-            return False
+            return ()
         # From here on, CloudFormation refuses the change set if another deployment has begun.
         if not is_new and ((stack := self.read_stack(name)) is None or stack.template != planned):
             change_sets.discard(self, change_set)
             raise DeploymentError(f"the stack {name} was changed since the plan was made; plan again")
-        self.execute(name, change_set, report=report)
-        return True
+        return self.execute(name, change_set, report=report)
 
-    def execute(self, name: str, change_set: ChangeSet, *, report: Report) -> None:
+    def execute(self, name: str, change_set: ChangeSet, *, report: Report) -> tuple[StackEvent, ...]:
         """Execute a change set of a stack, and wait until it is complete.
+
+        Returns:
+            Resources that the stack does not have any more, and that CloudFormation could not delete, such as a bucket
+            with objects: it tries that after the update is complete, and a failure does not end the update.
 
         Raises:
             DeploymentError: another deployment began at the same time, or the change failed and was rolled back.
@@ -144,6 +153,8 @@ class AwsAccount(AwsSession):
         status, failures = change_sets.execute(self, name, change_set, report=report)
         if status not in _LAST_STATES:
             self._refuse_failed(name, change_set.stack_id, status, failures, report=report)
+        left = {event.resource: event for event in failures if event.status == "DELETE_FAILED"}
+        return tuple(left.values())
 
     def destroy(self, name: str, *, deletes_data: bool, report: Report) -> bool:
         """Delete a stack, and the archives of its code.
@@ -168,8 +179,15 @@ class AwsAccount(AwsSession):
         image_repository.remove(self, name, must_exist=stack is not None and _has_images(stack.template or {}))
         return stack is not None
 
-    def destroy_project(self, name: str, *, deletes_data: bool, report: Report) -> bool:
-        """Delete a stack that was made of another tool's project, and its code. See `destroy`."""
+    def destroy_project(self, name: str, document: Mapping[str, Any], *, deletes_data: bool, report: Report) -> bool:
+        """Delete a stack that was made of another tool's project, and its code. See `destroy`.
+
+        Args:
+            name: name of the stack.
+            document: the project's template. A stack that has nothing of it is that of another project.
+            deletes_data: whether buckets and tables may be deleted with their contents.
+            report: gets each event of the stack.
+        """
         found = self.find_stack(name)
         if found is None:
             return False
@@ -177,6 +195,7 @@ class AwsAccount(AwsSession):
         _require_unchanging(name, stack)
         if is_of_thawd(found):
             raise DeploymentError(f"the stack {name} was made of a thawd.toml; delete it in the folder of that")
+        self.require_same_project(name, document)
         with explained():
             body = self.client("cloudformation").get_template(StackName=name, TemplateStage="Processed")["TemplateBody"]
         template = parse(body) if isinstance(body, str) else json.loads(json.dumps(body))
@@ -207,10 +226,43 @@ class AwsAccount(AwsSession):
         if held and not deletes_data:
             named = ", ".join(sorted(each["name"] for each in held))
             raise DeploymentError(f"{named} would be deleted with all data; add --delete-data if that is wanted")
+        self._require_deletable(stack)  # otherwise the buckets would be emptied, and the stack would stay
         for each in held:
             if each["type"] == "AWS::S3::Bucket":
                 self._empty_bucket(each["name"])
         self._delete(stack, report)
+
+    def _require_deletable(self, stack: DeployedStack) -> None:
+        """Raise `DeploymentError` if CloudFormation would refuse to delete a stack."""
+        from botocore.exceptions import ClientError
+
+        if stack.is_protected:
+            raise DeploymentError(
+                "the stack is protected against deletion; if it may be deleted, run: aws cloudformation "
+                f"update-termination-protection --no-enable-termination-protection --stack-name {stack.stack_id}"
+            )
+        for export in stack.exports:
+            with explained():
+                try:
+                    users = self.client("cloudformation").list_imports(ExportName=export)["Imports"]
+                except ClientError as error:
+                    if "is not imported" not in str(error):
+                        raise
+                    continue
+            if users:
+                raise DeploymentError(f"the export {export} is used by the stack {users[0]}; delete that one first")
+
+    def require_same_project(self, name: str, document: Mapping[str, Any]) -> None:
+        """Raise `DeploymentError` if a stack has resources, and none with a logical id of a template."""
+        section = document.get("Resources")
+        own = section.keys() if isinstance(section, dict) else set()
+        ids = {each["resource"] for each in self.resources(name) if each["status"] != "DELETE_COMPLETE"}
+        has_loops = any(each.startswith("Fn::ForEach") for each in own)
+        if ids and not has_loops and not ids & own:
+            raise DeploymentError(
+                f"the stack {name} has nothing of the template's resources, so it belongs to another project; name "
+                "another stack with --stack"
+            )
 
     def resources(self, stack_id: str) -> list[dict[str, str]]:
         """Return the stack's resources: logical id, type, status, and physical id."""
@@ -272,6 +324,8 @@ def described(found: Mapping[str, Any], template: dict[str, Any] | None) -> Depl
         reason=found.get("StackStatusReason", ""),
         template=template,
         outputs={output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])},
+        is_protected=found.get("EnableTerminationProtection", False),
+        exports=tuple(output["ExportName"] for output in found.get("Outputs", []) if "ExportName" in output),
     )
 
 
