@@ -66,3 +66,13 @@ def test_a_last_save_that_never_succeeds_is_told(monkeypatch: pytest.MonkeyPatch
     keeper_of(state, told, monkeypatch).end()
     assert not state.written
     assert "the last changes are lost" in told[-1]
+
+
+def test_a_caller_that_waits_for_a_save_does_not_wait_for_the_pause_between_saves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = Hindered([], at="write")
+    keeper = keeper_of(state, [], monkeypatch)
+    assert keeper.save_now(60)
+    assert state.written == [b"all"]
+    keeper.end()

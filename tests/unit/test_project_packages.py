@@ -71,6 +71,14 @@ def test_samconfig_names_the_stack_and_its_parameters(folder: Path) -> None:
     assert stack_name("7") == "app-7"
 
 
+def test_nothing_is_installed_for_a_requirements_file_without_requirements(folder: Path) -> None:
+    (folder / "src/requirements.txt").write_text("# boto3 is there\n\n")
+    text = "Resources: {A: {Type: AWS::Lambda::Function, Properties: {Code: src, Runtime: python3.12}}}"
+    packaged = _packaged(folder, text)  # without a tool that installs
+    assert sorted(_names(*packaged.objects.values())) == ["app.py", "requirements.txt"]
+    assert packaged.notes == []
+
+
 def test_code_is_zipped_without_what_no_function_needs(folder: Path) -> None:
     packaged = _packaged(
         folder,

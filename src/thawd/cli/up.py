@@ -128,6 +128,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
                 settings, environ=environ, watch=watch, ready=ready, aws=mode, project=served, emulator=emulator
             )
 
+        gc.freeze()  # the collector need not look at what was imported
         _exit_after(serve)
 
 

@@ -53,6 +53,15 @@ def contents(file: Path) -> Iterator[str]:
             yield part
 
 
+def is_empty(file: Path) -> bool:
+    """Return whether the file has no requirement and no option.
+
+    Raises:
+        EnvironmentBuildError: `file` cannot be read.
+    """
+    return not any(isinstance(part, _Line) for part in _read(file, seen=set()))
+
+
 def why_pip(file: Path) -> str | None:
     """Return why only pip can install the file correctly; None: uv can install it, too.
 

@@ -24,6 +24,7 @@ from thawd.deploy.projects.stacks import REGISTRY, BuildImage, CodePackage, Imag
 from thawd.deploy.projects.template_files import parsed
 from thawd.deploy.projects.zip_files import Source, archive
 from thawd.deploy.templates.includes import MACRO
+from thawd.publishing.requirement_files import is_empty
 
 BUCKET = "thawd-artifacts"
 
@@ -253,10 +254,11 @@ class _Packaging:
         prefix = next((each for each in ("python", "nodejs") if is_layer and str(method).startswith(each)), "")
         sources = [Source(path, prefix, package.patterns, package.folder)]
         requirements = path / (package.requirements or "requirements.txt")
-        if requirements.is_file() and runtime is not None and runtime.startswith("python"):
+        has_requirements = requirements.is_file() and not is_empty(requirements)
+        if has_requirements and runtime is not None and runtime.startswith("python"):
             found = self._tools.packages(requirements, runtime, self._architecture(both, metadata))
             sources.insert(0, Source(found, "python" if is_layer else ""))
-        elif requirements.is_file() and runtime is None and not is_layer:
+        elif has_requirements and runtime is None and not is_layer:
             self._packaged.notes.append(f"{name}: {requirements} is not installed: the template computes its Runtime")
         elif (path / "package.json").is_file() and not (path / "node_modules").is_dir():
             sources = [*self._node_packages(name, path, prefix), *sources]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import threading
 
@@ -30,6 +31,7 @@ def _import() -> None:
         for name in _MODULES:
             with contextlib.suppress(ImportError):  # a request that needs the module reports that
                 importlib.import_module(name)
+        gc.freeze()  # the collector need not look at what was imported
     import botocore.session
 
     session = botocore.session.get_session()

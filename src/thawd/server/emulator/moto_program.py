@@ -127,6 +127,7 @@ def main(folder: str | None = None, *, follows: bool = False, for_stacks: bool =
     except StateError as error:
         sys.exit(f"thawd: --aws: {error}")
     server = make_server("127.0.0.1", 0, serving(application, api_services), threaded=True)
+    gc.freeze()  # the collector need not look at what was imported
     gc.enable()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.port, flush=True)

@@ -84,12 +84,15 @@ class Keeper:
             self._wanted += 1
             number = self._wanted
             self._changed.set()
+            self._turn.notify_all()
             return self._turn.wait_for(lambda: self._done >= number, timeout_s)
 
     def end(self) -> None:
         """Save the last changes. Requests that arrive from now on are not served."""
         self._ending.set()
         self._changed.set()
+        with self._turn:
+            self._turn.notify_all()
         self._thread.join()
         with self._turn:
             self._held = True
@@ -101,21 +104,38 @@ class Keeper:
         self._say("thawd: the --aws emulator could not save its state when it ended; the last changes are lost")
 
     def _run(self) -> None:
-        pause_s = self.PAUSE_S
+        pause_s, may_hurry = self.PAUSE_S, True
         while not self._ending.is_set():
             self._changed.wait()
-            if self._ending.wait(pause_s):
+            if self._rest(pause_s, may_hurry=may_hurry):
                 return
             self._changed.clear()
             with self._turn:
                 number = self._wanted
-            if self._save(held=False):
+            may_hurry = self._save(held=False)
+            if may_hurry:
                 with self._turn:
                     self._done = number
                     self._turn.notify_all()
             else:
                 self._changed.set()  # so that the next round tries again
             pause_s = max(self.PAUSE_S, self._waited_s * self._SHARE)
+
+    def _rest(self, pause_s: float, *, may_hurry: bool) -> bool:
+        """Pause between two saves. Returns whether the emulator ends.
+
+        With `may_hurry`, if a caller waits for a save, the pause is only as long as requests waited for the last save.
+        """
+        begun_s = time.monotonic()
+
+        def is_urgent() -> bool:
+            return self._ending.is_set() or (may_hurry and self._wanted > self._done)
+
+        with self._turn:
+            if not self._turn.wait_for(is_urgent, pause_s):
+                return False
+            rest_s = begun_s + min(self._waited_s, pause_s) - time.monotonic()
+            return self._turn.wait_for(self._ending.is_set, max(0.0, rest_s))
 
     def _save(self, *, held: bool) -> bool:
         """Save the state. Returns False if that failed and must be tried again."""
