@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from thawd.snapshot.store.file_lists import FileList
+from thawd.snapshot.store.file_lists import IN_DISK, FileList, FileRecord
 from thawd.snapshot.store.image_facts import Sidecar
 from thawd.transfer.chunk_format import MAX_CHUNK_BYTES, ChunkError
 
@@ -172,11 +172,29 @@ def check(body: Body) -> None:
         _check_extents(sent.extents, sent.sidecar.image_bytes, body)
         if sent.disk is not None:
             _check_tree(sent.disk, body)
+        for file in sent.files.files if sent.files is not None else ():
+            _check_file(file)
     for tree in body.trees:
         folder, _, name = tree.at.partition("/")
         if folder not in TREE_FOLDERS or not _HEX.match(name):
             raise ChunkError(f"the record is damaged: {tree.at!r} is no folder that a snapshot may bring")
         _check_tree(tree, body)
+
+
+def _check_file(file: FileRecord) -> None:
+    in_disk = file.at.startswith(IN_DISK)
+    inside = file.at.removeprefix(IN_DISK)
+    is_place = not file.at or (_is_inside(inside) if in_disk else file.at.startswith("/"))
+    if not file.path.startswith("/") or "\0" in file.path + file.at or not is_place:
+        raise ChunkError(f"the record is damaged: {file.path!r} is no path of a file that a process could have used")
+    if file.sha256 and not _HEX.match(file.sha256):
+        raise ChunkError(f"the record is damaged: the digest of {file.path!r} is not valid")
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path stays in the folder at which it begins, and is written in the one usual way."""
+    pure = PurePosixPath(path)
+    return str(pure) == path and path != "." and ".." not in pure.parts and not pure.is_absolute() and "\0" not in path
 
 
 def _check_extents(extents: list[Extent], size: int, body: Body) -> None:
@@ -195,8 +213,8 @@ def _check_tree(tree: Tree, body: Body) -> None:
     for entry in tree.entries:
         path = PurePosixPath(entry.path)
         parent = str(path.parent) if entry.path and str(path.parent) != "." else ""
-        plain = entry.path == "" or (str(path) == entry.path and ".." not in path.parts and not path.is_absolute())
-        if not plain or "\0" in entry.path or entry.path in kinds or not 0 <= entry.mode <= 0o777:
+        is_valid = entry.path == "" or _is_inside(entry.path)
+        if not is_valid or entry.path in kinds or not 0 <= entry.mode <= 0o777:
             raise ChunkError(f"the record is damaged: the path or the mode of {entry.path!r} is not valid")
         if (entry.path and kinds.get(parent) != "folder") or (not entry.path and entry.kind != "folder"):
             raise ChunkError(f"the record is damaged: {entry.path!r} is in no folder")

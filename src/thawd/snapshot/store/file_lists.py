@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -55,7 +56,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inode: int
     at: str = ""
     sha256: str = ""
-    kind: str = "file"
+    kind: Literal["file", "device"] = "file"
     frozen: tuple[int, int] | None = None
 
     @property
