@@ -16,6 +16,8 @@ from tests.integration.emulated import AwsAt
 from tests.unit.registry_server import RegistryServer, running_registry
 from thawd.cli.program import main
 from thawd.deploy.aws import image_repository
+from thawd.deploy.aws.account import Access, AwsSession
+from thawd.deploy.aws.stack import DeploymentError
 from thawd.oci import image_lookup
 from thawd.oci.credentials import Credentials
 from thawd.oci.image_store import Images
@@ -108,10 +110,15 @@ def _copied(app: Path, other: Images, registry: RegistryServer, running: Running
 
 
 def test_the_token_of_ecr_becomes_credentials_for_the_registry_that_it_names(running: Running) -> None:
-    from thawd.deploy.aws.account import Access, AwsSession
-
-    session = AwsSession(Access(region="us-east-1", endpoint_url=running.url))
+    session = AwsSession(Access(region="us-east-1"))
     session._clients["ecr"] = AwsAt(running.url).client("ecr")
     host, credentials = image_repository.sign_in(session)
     assert (host, credentials.username) == (REGISTRY, "AWS")
     assert credentials.password and credentials.password not in repr(credentials)
+
+
+def test_an_emulator_without_a_registry_is_refused_and_nothing_is_sent_to_aws(running: Running) -> None:
+    session = AwsSession(Access(region="us-east-1", endpoint_url=running.url))
+    session._clients["ecr"] = AwsAt(running.url).client("ecr")
+    with pytest.raises(DeploymentError, match="emulates AWS, but has no registry"):
+        image_repository.sign_in(session)

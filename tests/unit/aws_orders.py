@@ -62,7 +62,7 @@ auth_type = "NONE"
 cors = {{ allow_origins = ["*"], allow_methods = ["GET"] }}
 
 [buckets.uploads]
-notify = [{{ function = "classify", suffix = ".png" }}, {{ function = "after", prefix = "in/" }}]
+notify = [{{ function = "classify", suffix = ".png" }}, {{ function = "after", prefix = "in/", suffix = ".txt" }}]
 
 [tables.labels]
 

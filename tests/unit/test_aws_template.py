@@ -204,6 +204,28 @@ def test_code_with_boto3_gets_the_declared_statements_and_the_objects_that_it_is
     assert [entry["Fn::Sub"][-5:] for entry in found["s3:GetObject"]] == ["/in/*"]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "refused"),
+    [
+        ('prefix = "in/"', 'suffix = ".png"', True),
+        ('prefix = "in/"', 'prefix = "in/a/"', True),
+        ('prefix = "in/", suffix = ".png"', 'prefix = "in/", suffix = ".txt"', False),
+        ('prefix = "in/"', 'prefix = "out/"', False),
+        ('events = ["s3:ObjectCreated:*"]', 'events = ["s3:ObjectRemoved:*"]', False),
+        ('events = ["s3:ObjectCreated:*"]', 'events = ["s3:ObjectCreated:Put"]', True),
+    ],
+)
+def test_notifications_that_s3_would_refuse_are_refused_with_the_reason(
+    tmp_path: Path, first: str, second: str, refused: bool
+) -> None:
+    text = FUNCTION + (f'[buckets.uploads]\nnotify = [{{ function = "f", {first} }}, {{ function = "f", {second} }}]\n')
+    if refused:
+        with pytest.raises(DeploymentError, match="S3 notifies one function of an object"):
+            model(tmp_path, text)
+    else:
+        assert len(of_type(model(tmp_path, text), "AWS::S3::Bucket")) == 1
+
+
 def test_signs_in_a_prefix_stand_for_themselves(tmp_path: Path) -> None:
     text = FUNCTION + '[buckets.uploads]\nnotify = [{ function = "f", prefix = "in*${x}?/" }]\n'
     found = allowed(

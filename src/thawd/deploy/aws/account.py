@@ -35,6 +35,7 @@ class AwsSession:
 
     def __init__(self, access: Access) -> None:
         self._access = access
+        self.endpoint_url = access.endpoint_url
         self._clients: dict[str, Any] = {}
         with explained():
             import boto3

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from thawd.deploy.aws import naming
-from thawd.deploy.aws.stack import Stack, literal, sub
+from thawd.deploy.aws.stack import DeploymentError, Stack, literal, sub
 from thawd.deploy.aws.used_stores import ANY, NOTIFYING, Uses
 from thawd.resources import Bucket, Notification, RemoteBucket, StoreUrl, Table
 
@@ -108,7 +110,27 @@ def _all_buckets(stack: Stack) -> tuple[str, ...]:
     return (*stack.settings.buckets, *stack.settings.remote_buckets)
 
 
+def _require_apart(bucket: Bucket) -> None:
+    """Raise `DeploymentError` if S3 would refuse the notifications, because two apply to the same object and event.
+
+    Source: S3 user guide, "Configuring event notifications using object key name filtering".
+    """
+    for first, second in itertools.combinations(bucket.notify, 2):
+        events = any(
+            fnmatchcase(one, other) or fnmatchcase(other, one) for one in first.events for other in second.events
+        )
+        prefixes = first.prefix.startswith(second.prefix) or second.prefix.startswith(first.prefix)
+        suffixes = first.suffix.endswith(second.suffix) or second.suffix.endswith(first.suffix)
+        if events and prefixes and suffixes:
+            shown = " and ".join(f"{each.function} ({each.prefix}*{each.suffix})" for each in (first, second))
+            raise DeploymentError(
+                f"buckets.{bucket.name}.notify: S3 notifies one function of an object, and both {shown} may be "
+                "notified of the same one; give them prefixes or suffixes that exclude each other"
+            )
+
+
 def _add_bucket(stack: Stack, bucket: Bucket) -> None:
+    _require_apart(bucket)
     name = naming.bucket_name(stack.name, bucket.name)
     arn = sub(f"arn:${{AWS::Partition}}:s3:::{name}")
     permissions = sorted(

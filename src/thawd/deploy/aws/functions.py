@@ -24,6 +24,7 @@ _NOT_OF_VERSIONS = ("ReservedConcurrentExecutions",)
 _DEFAULTS = Function(name="", handler="", code=None)  # type: ignore[arg-type]
 # Options that only thawd has, with the message if one of them does not have its default value.
 _ONLY_HERE = {
+    "concurrency": "Lambda runs one invocation at a time in an environment",
     "idle_timeout_s": "Lambda decides how long it keeps idle environments",
     "keep_alive": "Lambda decides how long it keeps idle environments",
     "freeze_idle": "Lambda always freezes environments between invocations",

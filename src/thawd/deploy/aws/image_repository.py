@@ -29,7 +29,7 @@ def sign_in(session: AwsSession) -> tuple[str, Credentials]:
     """Return the host of the account's registry, and credentials that are valid for twelve hours.
 
     Raises:
-        DeploymentError: AWS cannot be reached or refuses, or its answer is not one.
+        DeploymentError: AWS cannot be reached or refuses, its answer is not one, or an emulator has no registry.
     """
     with explained():
         [found] = session.client("ecr").get_authorization_token()["authorizationData"]
@@ -37,7 +37,12 @@ def sign_in(session: AwsSession) -> tuple[str, Credentials]:
         user, _, password = base64.b64decode(found["authorizationToken"], validate=True).decode().partition(":")
     except ValueError:  # the text may be a part of the token
         raise DeploymentError("ECR's answer has no token to sign in with") from None
-    return urlsplit(found["proxyEndpoint"]).netloc, Credentials(user, password)
+    host = urlsplit(found["proxyEndpoint"]).netloc
+    if session.endpoint_url is not None and host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        raise DeploymentError(
+            f"{session.endpoint_url} emulates AWS, but has no registry: it names {host}. Deploy images to AWS itself"
+        )
+    return host, Credentials(user, password)
 
 
 def push(
@@ -61,8 +66,8 @@ def push(
     if not wanted:
         return
     repository = naming.repository_name(stack)
-    _make(session, repository)
     host, credentials = sign_in(session)
+    _make(session, repository)
     images = Images(store)
     for digest in wanted:
         # The tag keeps rules that remove untagged images from removing this one.
