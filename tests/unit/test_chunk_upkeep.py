@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.chunk_stores import KEY, Machine, MemoryPlace
 from thawd.errors import InvalidParameterValueException, StoreError
-from thawd.stores.chunk_places import FolderPlace
+from thawd.stores.chunk_places import FolderPlace, PlacedObject
 from thawd.transfer import receiving, sending, store_keys, upkeep
 from thawd.transfer.chunk_format import ChunkError
 from thawd.transfer.store_keys import FunctionKey, StoreKey
@@ -83,6 +83,58 @@ def test_a_noted_chunk_is_uploaded_again_and_so_survives_until_its_record_is_wri
         machine.store, machine.store.resolve("classify:1"), Interrupted(objects=place.objects, now_s=place.now_s), KEY
     )
     assert sound(place)
+
+
+@pytest.mark.parametrize("noted", ["noted", "noted long ago", "not noted"])
+def test_a_clean_up_between_any_two_steps_of_a_sender_takes_nothing_that_it_needs(
+    noted: str, machine: Machine, tmp_path: Path
+) -> None:
+    """The chunks are there before, and no record needs them."""
+
+    class Interrupted(MemoryPlace):
+        steps = 0
+        at = 0
+        inside = False
+
+        def step(self) -> None:
+            self.steps += 1
+            if self.steps == self.at and not self.inside:
+                self.inside = True
+                upkeep.clean_up(self)
+                self.now_s += 1
+                upkeep.clean_up(self)
+                self.inside = False
+
+        def put(self, key: str, data: bytes) -> None:
+            self.step()
+            super().put(key, data)
+
+        def get(self, key: str, *, limit_bytes: int) -> bytes:
+            self.step()
+            return super().get(key, limit_bytes=limit_bytes)
+
+        def find(self, key: str) -> PlacedObject | None:
+            if not self.inside:
+                self.step()
+            return super().find(key)
+
+    snapshot = machine.freeze()
+    for at in range(1, 40):
+        place = Interrupted()
+        place.remove(sending.send(machine.store, snapshot, place, KEY).key)
+        place.now_s += 1
+        if noted != "not noted":
+            upkeep.clean_up(place)
+        place.now_s += DAY_S + 1 if noted == "noted long ago" else 1
+        place.steps, place.at = 0, at
+        sending.send(machine.store, snapshot, place, KEY)
+        steps, place.at = place.steps, 0
+        assert sound(place), at
+        for _ in range(2):
+            place.now_s += DAY_S + 1
+            upkeep.clean_up(place)
+        assert sound(place), at
+    assert steps < 40, "a clean-up ran at each step"
 
 
 def test_records_that_are_too_old_are_removed_first(machine: Machine, place: MemoryPlace) -> None:
