@@ -167,6 +167,14 @@ def test_a_stack_that_must_not_be_deleted_keeps_the_objects_of_its_buckets(runni
 def test_a_bucket_with_objects_that_an_update_could_not_delete_is_named(running: Running, app: Path) -> None:
     (app / "template.yaml").write_text(BUCKET % "left-files")
     assert deploy(running, "left", "--yes").exit_code == 0
+    (app / "template.yaml").write_text(
+        "Resources: {Q: {Type: AWS::SQS::Queue}, B: {Type: AWS::S3::Bucket, Properties: {BucketName: left-files}}, "
+        "K: {Type: AWS::S3::Bucket, DeletionPolicy: Retain, Properties: {BucketName: kept-away}}}"
+    )
+    assert deploy(running, "left", "--yes").exit_code == 0
+    (app / "template.yaml").write_text(BUCKET % "left-files")
+    assert deploy(running, "left", "--yes").exit_code == 0  # no data is lost
+    running.s3().delete_bucket(Bucket="kept-away")
     running.s3().put_object(Bucket="left-files", Key="a", Body=b"kept")
     (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
     done = deploy(running, "left", "--yes", "--delete-data")

@@ -23,6 +23,7 @@ Resources:
     Type: AWS::Serverless::Function
     Properties:
       Layers: [!Ref First, !Ref Second]
+      LoggingConfig: {{LogFormat: JSON}}
       Environment: {{Variables: {{TABLE: !Ref Rows, TEXT: "a\\"\\\\b\\u007f'"}}}}
   Bound: {{Type: AWS::Serverless::Function, Properties: {{Layers: [!Ref Other]}}}}
   First: {{Type: AWS::Serverless::LayerVersion, Properties: {{ContentUri: first}}}}

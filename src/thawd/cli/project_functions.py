@@ -95,6 +95,11 @@ def _declared(settings: Settings, name: str, found: Mapping[str, Any], code: Pat
         "ephemeral_storage_mb": configuration["EphemeralStorage"]["Size"],
         "environment": configuration.get("Environment", {}).get("Variables", {}),
     }
+    logging = configuration["LoggingConfig"]
+    declared["log_format"] = logging["LogFormat"]
+    if logging["LogFormat"] == "JSON":
+        declared["application_log_level"] = logging["ApplicationLogLevel"]
+        declared["system_log_level"] = logging["SystemLogLevel"]
     if configuration["PackageType"] == "Image":
         given = configuration.get("ImageConfigResponse", {}).get("ImageConfig", {})
         names = {"EntryPoint": "entry_point", "Command": "command", "WorkingDirectory": "working_directory"}

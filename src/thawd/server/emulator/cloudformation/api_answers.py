@@ -153,6 +153,7 @@ def change_view(change: Change) -> View:
         for target in targets
     ]
     found = {
+        "PolicyAction": change.policy,
         "Action": change.action,
         "LogicalResourceId": change.logical_id,
         "PhysicalResourceId": change.physical_id or None,

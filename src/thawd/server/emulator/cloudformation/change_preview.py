@@ -47,7 +47,14 @@ def changes_of(stack: Stack, plan: Prepared, planner: Planner, registry: Registr
     for logical_id, resource in stack.resources.items():
         if logical_id not in plan.resources and resource.exists:
             found.append(
-                Change("Remove", logical_id, resource.kind, resource.physical_id, before=resource.shown_properties)
+                Change(
+                    "Remove",
+                    logical_id,
+                    resource.kind,
+                    resource.physical_id,
+                    before=resource.shown_properties,
+                    policy=resource.deletion_policy.removesuffix("ExceptOnCreate"),
+                )
             )
     return found
 
@@ -81,6 +88,7 @@ def _change_of(
         scope,
         old.shown_properties,
         known(after),
+        policy=None if replacement == "False" else f"ReplaceAnd{declared.update_replace_policy or 'Delete'}",
     )
 
 

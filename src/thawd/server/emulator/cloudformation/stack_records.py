@@ -125,6 +125,8 @@ class Change(msgspec.Struct):
         scope: the parts of the resource that change: ``Properties``, ``Metadata``, ``DeletionPolicy``, ...
         before: for ``Modify`` and ``Remove``: the properties before.
         after: for ``Add`` and ``Modify``: the properties after the change that are known already.
+        policy: what happens to a removed or replaced resource: ``Delete``, ``Retain``, ``Snapshot``; of a replaced one,
+            with ``ReplaceAnd`` before it. None: it stays.
     """
 
     action: str
@@ -136,6 +138,7 @@ class Change(msgspec.Struct):
     scope: list[str] = []
     before: Properties | None = None
     after: Properties | None = None
+    policy: str | None = None
 
 
 class ChangeSet(msgspec.Struct):
