@@ -17,9 +17,7 @@ from thawd.snapshot.store.images import ImageOrigin, Snapshot, SnapshotStore
 
 from .conftest import DEADLINE_S, Project
 
-PROGRAM = (
-    "from thawd.cli import program as cli, snapshot as s; cli.main.add_command(s.group); cli.main(prog_name='thawd')"
-)
+PROGRAM = "from thawd.cli import program as cli; cli.main(prog_name='thawd')"
 
 
 def command(project: Project, *arguments: str | Path, status: int = 0, **kwargs: Any) -> tuple[str, str]:

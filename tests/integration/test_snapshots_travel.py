@@ -6,6 +6,7 @@ The other machine is simulated: it has the same paths, an empty data folder, and
 from __future__ import annotations
 
 import importlib.machinery
+import json
 import os
 import shutil
 import sys
@@ -73,6 +74,8 @@ def sent(project: Project, store: Path, *, options: str) -> int:
     done = project.command("snapshot", "push", "app", str(store))
     assert done.returncode == 0, done.stderr
     assert "chunks, of which" in done.stdout
+    (row,) = json.loads(project.command("snapshot", "list", "--json", "--store", str(store)).stdout)
+    assert (row["function"], row["data folder"]) == ("app:$LATEST", str(project.data))
     return pid
 
 

@@ -52,11 +52,19 @@ def group() -> None:
 
 
 @group.command("list")
+@click.option("--store", metavar="STORE", help="Instead, list the snapshots of a store of chunks.")
+@snapshot_transfer.key_option
 @_json_option
 @config_option
-def list_(as_json: bool, config_path: Path) -> None:
+def list_(store: str | None, key_path: Path | None, as_json: bool, config_path: Path) -> None:
     """List all snapshots, the most recently used first."""
-    settings = load(config_path)
+    if store is not None:
+        snapshot_transfer.list_store(store, key_path, config_path, as_json=as_json)
+        return
+    _list_here(load(config_path), config_path, as_json=as_json)
+
+
+def _list_here(settings: Settings, config_path: Path, *, as_json: bool) -> None:
     store = _store(settings)
     snapshots = store.snapshots()
     if as_json:

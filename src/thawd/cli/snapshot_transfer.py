@@ -6,19 +6,23 @@ This module formats the output; `thawd.transfer` does the work. No server is nee
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from thawd.cli.exits import EXIT_FAILED, fail, warn
 from thawd.cli.options import Finite, config_option, examples, load
+from thawd.cli.output import print_text
 
 if TYPE_CHECKING:
     from thawd.config import Settings
     from thawd.stores.chunk_places import ChunkPlace
+    from thawd.transfer.receiving import Record
     from thawd.transfer.store_keys import FunctionKey, StoreKey
 
 _KEY_FILE = "snapshots.key"  # that of `thawd.transfer.store_layout`, which --help does not import
@@ -136,6 +140,41 @@ def key(function: str | None, key_path: Path | None, config_path: Path) -> None:
         click.echo(main.text(), nl=False)
     else:
         click.echo(store_keys.FunctionKey(function, main.function_key(function)).text(), nl=False)
+
+
+def list_store(store: str, key_path: Path | None, config_path: Path, *, as_json: bool) -> None:
+    """Print the snapshots of a store that the key opens, the last sent first; others are counted."""
+    from thawd.transfer import receiving, store_keys
+
+    settings, place = _opened(store, config_path)
+    found = store_keys.read_key(_key_path(settings, key_path))
+    records, problems = receiving.all_records(place, found)
+    rows = [_row(record) for record in sorted(records, key=lambda one: -one.body.sent_unix_s)]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif rows:
+        print_text(rows, key_name="id")
+    else:
+        click.echo(f"no snapshots in {place.name}")
+    for problem in problems:
+        warn(problem)
+    if problems:
+        sys.exit(EXIT_FAILED)
+
+
+def _row(record: Record) -> dict[str, Any]:
+    body = record.body
+    sidecar = body.snapshots[-1].sidecar
+    sent_at = datetime.fromtimestamp(body.sent_unix_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {
+        "id": body.sha256[:12],
+        "function": f"{body.function}:{sidecar.origin.version}",
+        "sent": sent_at,
+        "memory": _mib(sum(extent.length for one in body.snapshots for extent in one.extents)),
+        "packages": len(body.trees),
+        "chunks": len(body.chunks),
+        "data folder": body.data,
+    }
 
 
 def verify_store(store: str, key_path: Path | None, config_path: Path) -> None:

@@ -119,6 +119,27 @@ def find(place: ChunkPlace, key: StoreKey | FunctionKey, name: str) -> Record:
     return max(found, key=lambda one: (one.body.sent_unix_s, one.body.sha256))
 
 
+def all_records(place: ChunkPlace, key: StoreKey | FunctionKey) -> tuple[list[Record], list[str]]:
+    """All records of a store that the key opens, and what is wrong with others; of a function's key, only its records.
+
+    Raises:
+        StoreError: the store failed (HTTP 500).
+    """
+    records: list[Record] = []
+    problems: list[str] = []
+    for one in place.listed(RECORDS):
+        function, _, sha256 = one.key.removeprefix(f"{RECORDS}/").partition("/")
+        if isinstance(key, FunctionKey) and key.function != function:
+            continue
+        try:
+            records.append(read_record(place, key, function, sha256))
+        except (ChunkError, InvalidParameterValueException) as error:
+            problems.append(f"{one.key}: {error.message}")
+        except ResourceNotFoundException:
+            continue  # removed since it was listed
+    return records, problems
+
+
 def receive(
     store: SnapshotStore,
     place: ChunkPlace,

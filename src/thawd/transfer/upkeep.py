@@ -2,10 +2,10 @@
 
 A clean-up has two steps, at least `GRACE_S` apart. The first notes which chunks no record lists. The second removes
 those of them that are still not listed and were not written since. Whoever sends a snapshot meanwhile uploads noted
-chunks again, and is done within half of that time. So a record is not left without its chunks, even if machines send at the
-same time. Times are those of the store's clock. One gap remains, as stores do not remove on a condition: a sender may
-write a chunk again between the last look at it and its removal, milliseconds later. Then receivers refuse the snapshot,
-`verify` names it, and the next sender of the content uploads the chunk.
+chunks again, and is done within half of that time. So a record is not left without its chunks, even if machines send at
+the same time. Times are those of the store's clock. One gap remains, as stores do not remove on a condition: a sender
+may write a chunk again between the last look at it and its removal, milliseconds later. Then receivers refuse the
+snapshot, `verify` names it, and the next sender of the content uploads the chunk.
 """
 
 from __future__ import annotations
