@@ -116,6 +116,11 @@ def test_modules_of_packages_are_followed_through_relative_imports(tmp_path: Pat
     ("source", "attribute", "value"),
     [
         ("async def handler(e, c): pass\n", "is_coroutine", True),
+        ("try:\n async def handler(e, c): pass\nfinally: pass\n", "is_coroutine", True),
+        ("async def work(e, c): pass\nhandler = work\n", "is_coroutine", True),
+        ("from other import work as handler\n", "is_coroutine", True),
+        ("async def work(e, c): pass\ndef handler(e, c): return asyncio.run(work(e, c))\n", "is_coroutine", False),
+        ("class C:\n async def handler(e, c): pass\ndef handler(e, c): pass\n", "is_coroutine", False),
         ("def handler(e, c):\n yield b''\n", "has_generator", True),
         ("def handler(e, c):\n def inner():\n  yield 1\n return list(inner())\n", "has_generator", False),
         ("from thawd import models\ndef handler(e, c): pass\n", "other_names", ("models",)),
@@ -123,4 +128,5 @@ def test_modules_of_packages_are_followed_through_relative_imports(tmp_path: Pat
     ],
 )
 def test_what_lambda_cannot_run_is_found(tmp_path: Path, source: str, attribute: str, value: object) -> None:
-    assert getattr(uses_of(tmp_path, source), attribute) == value
+    found = uses_of(tmp_path, source, other="async def work(e, c): pass\n")
+    assert getattr(found, attribute) == value

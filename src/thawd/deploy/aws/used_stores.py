@@ -7,7 +7,7 @@ not show which bucket or table it uses, or with which operation, all possible on
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -61,7 +61,7 @@ def read_uses(code: Path, handler: str) -> Uses:
     found = _Found()
     for tree in trees.values():
         _Module(tree, found).read()
-    handlers = [node for node in _functions(trees.get(module)) if node.name == function]
+    handlers = _handlers(trees, module, function)
     return Uses(
         buckets={name: tuple(sorted(operations)) for name, operations in sorted(found.stores["bucket"].items())},
         tables={name: tuple(sorted(operations)) for name, operations in sorted(found.stores["table"].items())},
@@ -72,9 +72,36 @@ def read_uses(code: Path, handler: str) -> Uses:
     )
 
 
-def _functions(tree: ast.Module | None) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    body = [] if tree is None else tree.body
-    return [node for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+def _handlers(
+    trees: Mapping[str, ast.Module], module: str, name: str, seen: frozenset[tuple[str, str]] = frozenset()
+) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return the functions that a module's name may be: defined in it, assigned, or imported from the code folder."""
+    tree = trees.get(module)
+    if tree is None or (module, name) in seen:
+        return []
+    found: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+    seen |= {(module, name)}
+    for node in _statements(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
+            found.append(node)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            if any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
+                found += _handlers(trees, module, node.value.id, seen)
+        elif isinstance(node, ast.ImportFrom) and node.level <= 1:
+            for alias in node.names:
+                if name == (alias.asname or alias.name):
+                    package = module.rpartition(".")[0] if node.level == 1 else ""
+                    origin = ".".join(filter(None, (package, node.module)))
+                    found += _handlers(trees, origin, alias.name, seen)
+    return found
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements of a module, with those in its ``if`` and ``try`` blocks, not those of functions, classes."""
+    for inner in ast.iter_child_nodes(node):
+        yield inner
+        if not isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield from _statements(inner)
 
 
 def _has_yield(function: ast.AST) -> bool:
