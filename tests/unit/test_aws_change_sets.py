@@ -9,6 +9,7 @@ import pytest
 
 from thawd.deploy.aws import change_sets
 from thawd.deploy.aws.account import Access
+from thawd.deploy.aws.artifact_bucket import ArtifactBucket
 from thawd.deploy.aws.change_sets import ChangeSet, ChangeSetRequest
 from thawd.deploy.aws.stack import DeploymentError
 from thawd.deploy.aws.stack_deployment import AwsAccount
@@ -131,6 +132,22 @@ def test_a_connection_that_is_lost_during_the_change_does_not_read_as_a_failed_c
     stacks.errors["describe_stacks"] = lost
     with pytest.raises(DeploymentError, match="CloudFormation carries on with the change; thawd deploy aws status"):
         change_sets.execute(account_of(stacks), "shop", SET, report=NOTHING)
+
+
+def test_a_bucket_that_another_deployment_makes_at_the_same_time_is_used() -> None:
+    import boto3
+    from botocore.stub import Stubber
+
+    account = AwsAccount(Access(region="eu-west-1"))
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    for service in ("s3", "sts"):
+        account._clients[service] = boto3.client(service, region_name="eu-west-1", **keys)
+    with Stubber(account.client("sts")) as sts, Stubber(account.client("s3")) as s3:
+        sts.add_response("get_caller_identity", {"Account": "123456789012"})
+        s3.add_client_error("head_bucket", http_status_code=404)
+        s3.add_client_error("create_bucket", service_error_code="BucketAlreadyOwnedByYou", http_status_code=409)
+        ArtifactBucket(account).make()
+        s3.assert_no_pending_responses()
 
 
 def test_requests_that_may_be_sent_twice_have_tokens() -> None:

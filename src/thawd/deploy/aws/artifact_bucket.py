@@ -43,7 +43,10 @@ class ArtifactBucket:
                         f"the bucket {self.name} for the code cannot be used, it may belong to another account: {error}"
                     ) from None
                 place = {"CreateBucketConfiguration": {"LocationConstraint": region}}
-                client.create_bucket(Bucket=self.name, **({} if region == "us-east-1" else place))
+                try:
+                    client.create_bucket(Bucket=self.name, **({} if region == "us-east-1" else place))
+                except client.exceptions.BucketAlreadyOwnedByYou:
+                    pass  # another deployment has made it meanwhile
 
     def upload(self, archives: Iterable[Asset], *, report: Callable[[str], None]) -> None:
         """Upload the archives that the bucket does not have yet. `report` is called with the key of each of them."""

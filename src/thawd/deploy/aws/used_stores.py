@@ -97,7 +97,7 @@ def _handlers(
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements of a module, with those in its ``if`` and ``try`` blocks, not those of functions, classes."""
+    """Yield the statements of a module, with those in its ``if`` and ``try`` blocks, without those of functions."""
     for inner in ast.iter_child_nodes(node):
         yield inner
         if not isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
