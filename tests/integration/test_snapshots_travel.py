@@ -132,6 +132,28 @@ def test_servers_with_a_common_store_initialise_a_function_once(
     assert (project.data / "logs" / "broken.log").read_text().count("init runs") == 1
 
 
+def test_where_the_same_files_were_installed_again_a_server_receives_its_own_snapshot(
+    project: Project, outside: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    project.config(f'snapshot_store = "{store}"\n[functions.app]\nhandler = "app.handler"\nidle_timeout_s = 0\n')
+    assert project.command("snapshot", "key").returncode == 0
+    with project.up() as running:
+        pid = running.invoke("app", {})[0][0]
+        eventually(lambda: list(store.glob("keys/*/*")), what="the snapshot in the store")
+    aside = outside.with_name("aside")
+    outside.rename(aside)
+    shutil.copytree(aside, outside, copy_function=shutil.copy)
+    with project.up() as running:
+        assert running.invoke("app", {}) == ([pid, 1, 42, 1, "by init"], None)
+        none_alive(running)
+    (outside / "helper.py").write_text("VALUE = 4500\n")
+    with project.up() as running:
+        assert running.invoke("app", {})[0][2] == 4500
+        assert "has another content" in "".join(running.output)
+    assert inits(project) == 2
+
+
 def test_where_a_file_differs_the_snapshot_is_refused_and_the_function_initialised(
     project: Project, outside: Path, tmp_path: Path
 ) -> None:

@@ -39,6 +39,9 @@ class FakeSnapshots:
         self.calls.append("find")
         return FakeImage("found", unchecked=True)
 
+    async def find_again(self, version: object) -> None:
+        return None
+
     async def check(self, version: object, image: FakeImage) -> bool:
         self.calls.append("check")
         await self.gate.wait()

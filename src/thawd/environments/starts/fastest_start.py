@@ -80,8 +80,7 @@ class Spawner:
         self, engine: Engine, store: SnapshotStore, *, bases: bool = False, exchange: Exchange | None = None
     ) -> None:
         """Freeze versions and thaw their images; with `bases`, images are made over bases (`starts.bases`)."""
-        starter, launcher = self._starter, self._launcher
-        self._snapshots = Snapshots(engine, store, starter, launcher, bases=bases, exchange=exchange)
+        self._snapshots = Snapshots(engine, store, self._starter, self._launcher, bases=bases, exchange=exchange)
         self._why_no_image = None
 
     def refuse_snapshots(self, why: str) -> None:
@@ -415,6 +414,7 @@ class Spawner:
         if not is_usable and origin.frozen is frozen:
             origin.frozen = None
             await self._snapshots.discard(frozen)
+            origin.frozen = await self._snapshots.find_again(origin.version)
 
     async def _template(self, origin: Origin) -> Template | None:
         """Return the version's template, which is started if necessary; None when the version cannot be forked now.
