@@ -139,6 +139,7 @@ def test_a_module_is_packaged_with_its_own_requirements(read: Any, tmp_path: Pat
     for name in ("one/app.py", "one/needs.txt", "one/test/t.py", "two/app.py", "packages/greeting.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
+    (tmp_path / "one/needs.txt").write_text("greeting\n")
     project = read("""
 service: x
 plugins: [serverless-python-requirements]
