@@ -88,6 +88,10 @@ __attribute__((visibility("default"))) int thawd_disk(const char *at, const char
 // Drops all capabilities of this process permanently; it must have a single thread. Returns 0, or -errno.
 __attribute__((visibility("default"))) int thawd_drop_capabilities(void);
 
+// Waits until all other threads sleep, at most `limit_ns`. Threads that compute all the time do not count. Returns 1 if
+// they do, and 0 if the time was not enough or the threads cannot be listed.
+__attribute__((visibility("default"))) int thawd_others_sleep(int64_t limit_ns);
+
 // In a thawed copy of an image that was made with FREEZE_HOLD_THREADS, lets all threads continue. Returns 1 if all have
 // waited until now, and 0 if a thread has already continued, because it has waited for five seconds.
 __attribute__((visibility("default"))) int thawd_release_threads(void);

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import socket
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +18,7 @@ import pytest
 
 from tests.unit.interpreters_here import INTERPRETERS
 from tests.unit.runtime_process import Process, ready, running
+from thawd.snapshot import engine
 from thawd.snapshot.engine import LIBRARY_NAME, native_folder, unavailable
 from thawd.wire import frames
 
@@ -187,3 +192,33 @@ def test_it_ends_when_the_platform_is_gone_before_and_after_the_freeze(tmp_path:
         stages(process)
         process.control.shutdown(socket.SHUT_RDWR)
         assert process.process.wait(120) == 0
+
+
+def test_a_thread_that_was_woken_and_waits_for_a_processor_is_waited_for() -> None:
+    # Given a thread that has only the time that a busy processor leaves over
+    cpu = min(os.sched_getaffinity(0))
+    ready, stop = threading.Event(), threading.Event()
+
+    def starve() -> None:
+        os.sched_setaffinity(0, {cpu})
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        ready.set()
+        while not stop.is_set():
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 20_000)  # without the GIL
+
+    busy = f"import os\nos.sched_setaffinity(0, {{{cpu}}})\nprint(flush=True)\nwhile True: pass"
+    computes = threading.Thread(target=starve)
+    computes.start()
+    ready.wait()
+    sleep = engine._load(engine.freeze_library_path()).thawd_others_sleep
+    # Then a thread that computes is not waited for
+    assert sleep(60_000_000_000)
+    with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        # and one that is not let to compute is.
+        assert any(not sleep(1_000_000) for _ in range(20))
+        process.kill()
+    stop.set()
+    computes.join()
+    assert sleep(60_000_000_000)

@@ -31,6 +31,8 @@ _COMPLETE = 64
 # Longer than a busy machine takes to stop all threads, but short enough for a thread that always computes: freezing
 # waits that long until such a thread gives up the GIL.
 _SWITCH_S = 0.25
+# How often `_NoSwitchAsked` looks whether all threads sleep before the freeze begins anyway.
+_ROUNDS = 12
 
 
 class SnapshotError(Exception):
@@ -195,6 +197,7 @@ def _open(library: str) -> Any:
         raise SnapshotFailed("the snapshot engine cannot be loaded: %s" % error, stage="open") from error
     loaded.thawd_freeze.argtypes = [ctypes.POINTER(_Request), ctypes.POINTER(_Report)]
     loaded.thawd_new_tid.argtypes = [ctypes.c_int32]
+    loaded.thawd_others_sleep.argtypes = [ctypes.c_int64]
     loaded.thawd_share_equal_pages.restype = ctypes.c_int64
     loaded.thawd_disk.argtypes = [ctypes.c_char_p] * 4 + [ctypes.POINTER(_Report)]
     return loaded
@@ -264,21 +267,34 @@ def _give_up(result: int, report: _Report) -> NoReturn:
 
 
 class _NoSwitchAsked:
-    """Within it, no other thread asks this one to give up the GIL, unless that lasts longer than `_SWITCH_S`.
+    """Within it, no other thread asks this one to give up the GIL, or holds the GIL's lock.
 
     A thread that has waited for the GIL for the switch interval asks the thread that has it to give it up, and then
     that one waits until another thread has taken it. If the request were frozen, this thread would wait in each copy
-    for threads that wait for this one until it calls `release_threads`. Source: CPython's Python/ceval_gil.c.
+    for threads that wait for this one until it calls `release_threads`. A thread that has just been woken holds the
+    GIL's lock for a moment, with the same effect. Source: CPython's Python/ceval_gil.c.
+
+    No thread asks as long as it has not waited for the interval since this one has taken the GIL. So the interval is
+    long, and the freeze begins once all others sleep, soon after this thread has taken the GIL.
     """
+
+    def __init__(self, loaded: Any) -> None:
+        self._loaded = loaded
 
     def __enter__(self) -> None:
         self._before_s = sys.getswitchinterval()
         self._is_needed = len(sys._current_frames()) > 1
-        if self._is_needed:
-            sys.setswitchinterval(max(_SWITCH_S, self._before_s))
-            # Threads that wait now still wait for the interval of before. After this sleep none of them does, and
-            # taking the GIL withdraws what they have asked for.
+        if not self._is_needed:
+            return
+        sys.setswitchinterval(max(_SWITCH_S, self._before_s))
+        quiet = 0
+        for _ in range(_ROUNDS):
+            # Threads that wait now still wait for the interval of before. After this sleep they have been woken, and
+            # taking the GIL withdraws what they have asked for. On a busy machine they may not have run since.
             time.sleep(min(_SWITCH_S, 2 * self._before_s))
+            quiet = quiet + 1 if self._loaded.thawd_others_sleep(int(_SWITCH_S / 2 * 1e9)) else 0
+            if quiet == 2:
+                return
 
     def __exit__(self, *error: object) -> None:
         if self._is_needed:
@@ -299,7 +315,7 @@ def _freeze(loaded: Any, request: _Request, report: _Report) -> int:
                 "it return before the freeze, or start the loop on the first invocation" % event_loops.HOLD_S,
                 stage="python",
             )
-        with _NoSwitchAsked():
+        with _NoSwitchAsked(loaded):
             return int(loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report)))
     finally:
         paused.release()
