@@ -322,11 +322,16 @@ def test_a_burst_comes_from_one_image_and_leaves_nothing_behind(app: Project, ma
         assert {answer["counter"] for answer in answers} == {1}
         assert {answer["variables"]["AWS_LAMBDA_INITIALIZATION_TYPE"] for answer in answers} == {"snap-start"}
         assert len({answer["stream"] for answer in answers}) == 12
-        # On a busy machine any restore may take long.
+        # On a busy machine any restore may take long, and requests that are sent at once may arrive one by one.
+        bursts = 1
+        while mappings and "fork" not in running.function("app")["starts"] and bursts < 6:
+            none_alive(running)
+            running.invoke_at_once("app", 12, {}, gate=app.root / "gate")
+            bursts += 1
         kinds = running.function("app")["starts"].keys()
         assert kinds == {"thaw", "fork"} or (kinds == {"thaw"} and not mappings)
         reports: list[str] = eventually(
-            lambda: len(found := [text for _, text in log(app) if text.startswith("REPORT")]) == 12 and found,
+            lambda: len(found := [text for _, text in log(app) if text.startswith("REPORT")]) == 12 * bursts and found,
             what="all reports",
         )
         assert all("\tRestore Duration: " in report for report in reports), "a fork of a restored one is restored too"

@@ -127,9 +127,11 @@ def test_no_signal_handler_runs_in_a_spare(project: Project) -> None:
 def test_a_function_with_threads_of_its_own_has_no_spare(project: Project) -> None:
     configure(project, environment='THREAD = "1"')
     with project.up() as running:
-        pids = {running.invoke("f")[0][0] for _ in range(3)}
+        pids = set()
+        for _ in range(3):
+            pids.add(running.invoke("f")[0][0])
+            eventually(lambda: not processes_of(project.data), what="the end of the environment, and no spare")
         assert len(pids) == 3
-        eventually(lambda: not processes_of(project.data), what="the end of all environments")
         shown = running.function("f")
         assert shown["spare"] is False
         assert shown["spare_refused"] == "Python threads of the function would run while the spare waits"
