@@ -8,11 +8,24 @@ from pathlib import Path
 import pytest
 
 from tests.unit.chunk_stores import KEY, Machine, MemoryPlace, elsewhere, pull
+from thawd.errors import ResourceNotFoundException, StoreError
 from thawd.snapshot.inspect import reader
-from thawd.transfer import sending, upkeep
+from thawd.snapshot.store.images import Snapshot
+from thawd.stores.chunk_places import FolderPlace
+from thawd.transfer import receiving, sending, upkeep
 from thawd.transfer.exchange import SnapshotExchange
+from thawd.transfer.sender_process import Task, send_apart
 from thawd.transfer.store_keys import FunctionKey
 from thawd.transfer.store_layout import key_pointer
+
+
+def exchange_of(machine: Machine, place: MemoryPlace, key_file: Path, said: list[str]) -> SnapshotExchange:
+    """Return the exchange of a machine's server. It sends in this process."""
+
+    def send(snapshot: Snapshot) -> None:
+        sending.send(machine.store, snapshot, place, KEY)
+
+    return SnapshotExchange(machine.store, place, key=key_file, program=None, send=send, report=said.append)
 
 
 @pytest.fixture
@@ -39,12 +52,12 @@ def test_a_server_sends_a_new_snapshot_and_another_receives_it_by_its_key(
     machine: Machine, place: MemoryPlace, key_file: Path
 ) -> None:
     said: list[str] = []
-    first = SnapshotExchange(machine.store, place, key=key_file, program=None, report=said.append)
+    first = exchange_of(machine, place, key_file, said)
     assert not first.receive("classify", "key"), "nobody has sent one"
     first.send(machine.freeze())
     first.wait()
     there = elsewhere(machine)
-    second = SnapshotExchange(there.store, place, key=key_file, program=None, report=said.append)
+    second = exchange_of(there, place, key_file, said)
     assert not second.receive("classify", "another key")
     assert not second.receive("other", "key")
     assert second.receive("classify", "key")
@@ -63,7 +76,7 @@ def test_what_keeps_a_server_from_receiving_is_said_once(machine: Machine, place
     there = elsewhere(machine)
     there.library.write_bytes(b"another")
     said: list[str] = []
-    exchange = SnapshotExchange(there.store, place, key=key_file, program=None, report=said.append)
+    exchange = exchange_of(there, place, key_file, said)
     assert (exchange.receive("classify", "key"), exchange.receive("classify", "key")) == (False, False)
     assert len(said) == 1
     assert "has another content" in said[0]
@@ -79,7 +92,7 @@ def test_a_name_of_a_key_that_leads_to_another_snapshot_is_not_followed(
     (name,) = (key for key in place.objects if key.startswith("keys/"))
     other = key_pointer(KEY.function_key("classify"), "classify", "wanted")
     there, said = elsewhere(machine), list[str]()
-    exchange = SnapshotExchange(there.store, place, key=key_file, program=None, report=said.append)
+    exchange = exchange_of(there, place, key_file, said)
     for content in (place.objects[name][0], b"0" * 64, b"../" * 20, b"\xff" * 64):
         place.objects[other] = (content, 0.0)
         assert not exchange.receive("classify", "wanted")
@@ -92,7 +105,7 @@ def test_the_key_of_one_function_receives_its_snapshots_and_sends_none(
     sending.send(machine.store, machine.freeze(), place, KEY)
     key_file.write_text(FunctionKey("classify", KEY.function_key("classify")).text())
     there, said = elsewhere(machine), list[str]()
-    exchange = SnapshotExchange(there.store, place, key=key_file, program=None, report=said.append)
+    exchange = exchange_of(there, place, key_file, said)
     assert exchange.receive("classify", "key")
     assert not exchange.receive("other", "key")
     before = dict(place.objects)
@@ -114,3 +127,17 @@ def test_a_snapshot_whose_files_were_installed_again_is_received_again(machine: 
     found = machine.store.find("key")
     assert found is not None
     assert found.sha256 == got.snapshot.sha256, "the newest is used"
+
+
+def test_a_process_sends_a_snapshot_or_says_why_it_cannot(machine: Machine, tmp_path: Path, key_file: Path) -> None:
+    snapshot = machine.freeze()
+    store = tmp_path / "shared"
+    task = Task(str(machine.store.folder), snapshot.sha256, str(store), None, str(key_file))
+    send_apart(task)
+    assert receiving.find(FolderPlace(store), KEY, "classify").body.sha256 == snapshot.sha256
+    machine.library.write_bytes(b"changed")
+    with pytest.raises(StoreError, match="has changed since the freeze"):
+        send_apart(task)
+    machine.store.remove(snapshot)
+    with pytest.raises(ResourceNotFoundException):
+        send_apart(task)

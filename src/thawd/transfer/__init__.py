@@ -7,6 +7,7 @@ function. docs/reference/chunk-format.md describes every field.
 - `sending`: cuts a snapshot into chunks and uploads those that are missing
 - `receiving`: fetches a snapshot, checks it, and puts it into this machine's store of snapshots
 - `exchange`: does both while a server runs
+- `sender_process`: sends in a process of its own
 - `upkeep`: verifies a store, and removes chunks that no record lists
 - `chunk_format`: the bytes of a chunk and of a record
 - `record_body`: what a record says

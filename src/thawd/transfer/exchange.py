@@ -1,7 +1,7 @@
 """Shares snapshots with other machines while a server runs: receives one before a function would be initialised.
 
 `thawd.environments.starts.image_making` asks for the snapshot with a version's key, and passes on each new snapshot.
-The former blocks. The latter does not: one thread sends, with a low priority, because functions need the processor.
+The former blocks. The latter does not: one thread sends, by a process with a low priority (`sender_process`).
 When the server ends, what it was sending stays unsent; the store of chunks is whole all the same. Whatever fails is
 reported once for each reason, and the function is initialised, or its snapshot stays on this machine.
 """
@@ -9,7 +9,6 @@ reported once for each reason, and the function is initialised, or its snapshot 
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import threading
 from collections.abc import Callable
@@ -19,11 +18,10 @@ from thawd.errors import ResourceNotFoundException, ThawdError, unexpected
 from thawd.snapshot.store.images import Snapshot, SnapshotStore
 from thawd.stores.chunk_places import ChunkPlace
 from thawd.system.retry import SayOnce
-from thawd.transfer import receiving, sending, store_keys
+from thawd.transfer import receiving, store_keys
 from thawd.transfer.store_keys import FunctionKey, StoreKey
 from thawd.transfer.store_layout import find_by_key
 
-_NICENESS = 10
 _WAITING = 1000
 
 
@@ -35,6 +33,7 @@ class SnapshotExchange:
         place: the store of chunks.
         key: file with its key.
         program: thawd-thaw; see `receiving.receive`.
+        send: sends a snapshot with the main key, and blocks until that is done; raises ThawdError if it fails.
         report: called with a line for the operator.
     """
 
@@ -45,12 +44,14 @@ class SnapshotExchange:
         *,
         key: Path,
         program: Path | None,
+        send: Callable[[Snapshot], object],
         report: Callable[[str], object],
     ) -> None:
         self._store = store
         self._place = place
         self._key_path = key
         self._program = program
+        self._send = send
         self._reports = SayOnce(report)
         self._waiting: queue.Queue[Snapshot] = queue.Queue(_WAITING)
         self._lock = threading.Lock()
@@ -94,14 +95,12 @@ class SnapshotExchange:
         self._waiting.join()
 
     def _send_all(self) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
             snapshot = self._waiting.get()
             try:
                 key = self._key()
                 if isinstance(key, StoreKey):
-                    sending.send(self._store, snapshot, self._place, key)
+                    self._send(snapshot)
             except ResourceNotFoundException:
                 pass  # it was removed, because the function has changed
             except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -108,6 +109,7 @@ class Launcher:
         self.on_lines: Callable[[str, bytes], None] = lambda group, lines: None
         self.keys: Callable[[str], Mapping[str, str]] = lambda function: {}
         self._helpers = 0
+        self._helpers_lock = threading.Lock()
         self._log_folder = log_folder
         self._log_max_bytes = log_max_bytes
         self._logs: dict[str, FunctionLog] = {}
@@ -119,12 +121,17 @@ class Launcher:
 
     @contextlib.contextmanager
     def spare_own_programs(self) -> Iterator[None]:
-        """Within this context, do not kill processes without an owner, because they may be thawd's own, such as pip."""
-        self._helpers += 1
+        """Within this context, do not kill processes without an owner, because they may be thawd's own, such as pip.
+
+        It may be used in any thread.
+        """
+        with self._helpers_lock:
+            self._helpers += 1
         try:
             yield
         finally:
-            self._helpers -= 1
+            with self._helpers_lock:
+                self._helpers -= 1
 
     def log(self, function: Function) -> FunctionLog:
         """Return the log of `function`; functions with the same log group share it."""

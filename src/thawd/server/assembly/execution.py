@@ -22,16 +22,18 @@ from thawd.environments.starts.launcher import Launcher
 from thawd.environments.store_calls import TableServices
 from thawd.errors import unexpected
 from thawd.publishing.build import Builder
+from thawd.resources import RemoteBucket
 from thawd.scheduling.core_admission import Cores, processor_cores
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.room import Room, default_max_environments, default_memory_mb
 from thawd.server.port_and_folder_locks import StartError
 from thawd.snapshot.disk.temporary_folders import Disks
-from thawd.snapshot.store.images import SnapshotStore
+from thawd.snapshot.store.images import Snapshot, SnapshotStore
 from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
 from thawd.transfer.exchange import SnapshotExchange
+from thawd.transfer.sender_process import Task, send_apart
 from thawd.transfer.store_layout import KEY_FILE, missing_library, place_at
 
 _WATCH_AGAIN_S = 1.0
@@ -123,9 +125,8 @@ class ExecutionSubsystem:
             max_age_s=server.snapshots_max_age_s,
             report=complain,
         )
-        self.spawner.use_snapshots(
-            engine, store, bases=server.bases != "off", exchange=_exchange(server, store, engine.program)
-        )
+        exchange = _exchange(server, store, engine.program, self.launcher)
+        self.spawner.use_snapshots(engine, store, bases=server.bases != "off", exchange=exchange)
 
     async def open(self) -> None:
         """Prepare temporary folders and permissions; call it before the first process is started."""
@@ -193,16 +194,24 @@ async def _keep_watching(what: str, watch: Callable[[], Coroutine[None, None, No
         await asyncio.sleep(_WATCH_AGAIN_S)
 
 
-def _exchange(server: config.ServerSettings, store: SnapshotStore, program: Path) -> SnapshotExchange | None:
+def _exchange(
+    server: config.ServerSettings, store: SnapshotStore, program: Path, launcher: Launcher
+) -> SnapshotExchange | None:
     """Return what shares snapshots with other machines; None if it is not configured, or cannot work, with a line."""
-    if server.snapshot_store is None:
+    where = server.snapshot_store
+    if where is None:
         return None
-    if (why := missing_library(server.snapshot_store)) is not None:
+    if (why := missing_library(where)) is not None:
         complain(f"thawd: server.snapshot_store is not used: {why}")
         return None
-    return SnapshotExchange(
-        store, place_at(server.snapshot_store), key=server.data / KEY_FILE, program=program, report=complain
-    )
+    folder, bucket = (None, where) if isinstance(where, RemoteBucket) else (str(where), None)
+    key = server.data / KEY_FILE
+
+    def send(snapshot: Snapshot) -> None:
+        with launcher.spare_own_programs():
+            send_apart(Task(str(store.folder), snapshot.sha256, folder, bucket, str(key)))
+
+    return SnapshotExchange(store, place_at(where), key=key, program=program, send=send, report=complain)
 
 
 def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:
