@@ -11,6 +11,7 @@ import enum
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from thawd.wire.response_stream import ResponseStream
@@ -95,6 +96,9 @@ class Invocation:
         qualifier: version number or alias in the request; None stands for ``$LATEST``.
         alone: whether it must not run in a batch with other requests.
         tenant_id: the tenant for which the function runs; None unless the function separates tenants.
+        on_result: called with the result as soon as it is known, so that the caller can use it before the platform
+            writes log lines, counts the invocation and releases the environment. It must not wait. It is not called if
+            there is a log tail, or if no environment ran the invocation. The result is returned in any case.
     """
 
     function: str
@@ -109,6 +113,7 @@ class Invocation:
     qualifier: str | None = None
     alone: bool = False
     tenant_id: str | None = None
+    on_result: Callable[[Result], None] | None = None
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.test_connections import HEAD, Transport, connect
-from thawd.gateway.http import Receive, Scope, Send, respond
+from thawd.gateway.http import Receive, Scope, Send, respond, respond_now
 
 LARGE = b"x" * 200_000
 
@@ -153,6 +153,46 @@ def test_nothing_is_written_after_the_connection_was_closed_in_between() -> None
         for _ in range(10):
             await asyncio.sleep(0)
         assert wire.writes == []
+
+    asyncio.run(scenario())
+
+
+def now(found: list[bool], *bodies: bytes) -> Any:
+    """Answers with each body within a call, and notes whether that was possible; else with the last one afterwards."""
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        found.extend(respond_now(send, 200, [(b"X-Mixed-Case", b"1")], body) for body in bodies)
+        if not any(found):
+            await respond(send, 200, [(b"X-Mixed-Case", b"1")], bodies[-1])
+
+    return application
+
+
+def test_an_answer_that_is_sent_within_a_call_is_the_same_and_is_sent_once() -> None:
+    async def scenario() -> None:
+        found: list[bool] = []
+        wire = await answered(now(found, b"one", b"two"), turns=0)
+        assert found == [True, False]
+        assert wire.written == (await answered(whole(headers=((b"X-Mixed-Case", b"1"),), body=b"one"))).written
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_is_not_sent_within_a_call_while_the_client_does_not_read() -> None:
+    async def scenario() -> None:
+        found: list[bool] = []
+        connection, _ = connect(now(found, b"late"))
+        wire = Wire()
+        connection.connection_made(wire)  # type: ignore[arg-type]
+        connection.pause_writing()
+        connection.data_received(HEAD + b"\r\n")
+        await asyncio.sleep(0)
+        assert (found, wire.written) == ([False], b"")
+        connection.resume_writing()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert wire.written.endswith(b"late")
+        connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
 

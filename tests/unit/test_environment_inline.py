@@ -115,3 +115,21 @@ def test_a_process_that_ends_fails_the_invocation_after_its_own_cleanup(tmp_path
             assert [b"Runtime.ExitError" in answer for answer in answers] == [True] * 3
 
     claim(work)
+
+
+def test_a_caller_has_the_result_before_the_platform_writes_its_lines(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with scripted(tmp_path) as (environment, theirs):
+            found: list[tuple[bytes, bool]] = []
+            lines: list[str] = []
+            environment.stream.line = lambda *texts: lines.extend(texts)  # type: ignore[method-assign]
+            asked = invocation()
+            asked.on_result = lambda result: found.append((result.payload, any("END" in line for line in lines)))
+            running = asyncio.ensure_future(environment.invoke(asked, init_ms=None))
+            await _frames(theirs, 1)
+            theirs.sendall(_result(b"1"))
+            assert (await within(running)).payload == b"1"
+            assert found == [(b"1", False)]
+            assert [line.split()[0] for line in lines] == ["START", "END", "REPORT"]
+
+    claim(work)

@@ -165,6 +165,36 @@ def test_a_synchronous_invocation_is_run_and_answered() -> None:
     assert b"x-amz-function-error" not in headers
 
 
+def test_an_answer_is_sent_when_the_result_is_known_and_not_again_when_the_invocation_has_ended() -> None:
+    events: list[Any] = []
+
+    class Server:
+        def send_now(self, status: int, headers: Any, body: bytes) -> bool:
+            events.append((status, dict(headers)[b"content-length"], body))
+            return True
+
+        async def send(self, message: Any) -> None:
+            raise AssertionError(f"sent again: {message}")
+
+    class Dispatcher(FakeDispatcher):
+        async def invoke(self, invocation: Invocation) -> Result:
+            result = await super().invoke(invocation)
+            assert invocation.on_result is not None
+            invocation.on_result(result)
+            events.append("released")
+            return result
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def accept(invocation: Invocation) -> None:
+        raise AssertionError
+
+    api = InvokeApi(Dispatcher(), accept=accept, queue_timeout_s=5.0, budget=Budget(1 << 30))  # type: ignore[arg-type]
+    asyncio.run(api({**scope("f"), "method": "POST", "headers": []}, receive, Server().send))  # type: ignore[arg-type]
+    assert events == [(200, b"9", b'{"ok": 1}'), "released"]
+
+
 def test_an_empty_body_is_an_empty_event() -> None:
     assert call(b"")[3][0].payload == b"{}"
 

@@ -255,8 +255,7 @@ class Environment:
         self.served += len(invocations)
         self._answers, self._expected = [], len(invocations)
         self._answer = InlineFuture(asyncio.get_running_loop())
-        self._timed_out = False
-        self._stream = None
+        self._timed_out, self._stream = False, None
         for invocation in invocations:
             if invocation.stream is not None:
                 self._begin_stream(invocation.stream)
@@ -284,8 +283,7 @@ class Environment:
             self._deadline.end()
             self._answer, self._answers = None, []  # an idle environment keeps no answer in memory
             self.busy_since = None
-            if self._stream is not None:
-                self._end_stream()
+            self._end_stream()
         self._output.drain()
         self._mark_idle()
         if tails is not None:
@@ -337,16 +335,11 @@ class Environment:
             start=start,
             batch_size=None if self.version.function.batch is None else self._expected,
         )
-        log_tail = b""
-        if tails is None:
-            self.log.done(outcome)
-        else:
-            log_tail = tails.finish(invocation, lambda: self.log.done(outcome))
         content_type = head.type
         if content_type is not None and invocation.asynchronous:
             # Records for destinations are JSON, so the text becomes a JSON string.
             body, content_type = encode(body.decode("utf-8", "replace")), None
-        return Result(
+        result = Result(
             payload=body,
             function_error="Unhandled" if head.failed else None,
             executed_version=self.version.number,
@@ -354,10 +347,17 @@ class Environment:
             duration_ms=outcome.duration_ms,
             init_ms=init_ms,
             prepare_ms=self.prepare_ms,
-            log_tail=log_tail,
+            log_tail=b"" if tails is None else tails.finish(invocation, lambda: self.log.done(outcome)),
             content_type=content_type,
             batch_size=self._expected,
         )
+        if tails is None:
+            try:
+                if invocation.on_result is not None:
+                    invocation.on_result(result)
+            finally:
+                self.log.done(outcome)
+        return result
 
     def _on_frame(self, kind: int, head: Any, body: bytes) -> None:
         if kind == frames.RESULT and self._answer is not None:

@@ -317,6 +317,15 @@ def respond(
     return _respond_in_two(send, status, headers, body)
 
 
+def respond_now(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+    """Send a complete answer within this call, if that is possible without waiting. Return whether it was sent."""
+    send_now = getattr(getattr(send, "__self__", None), "send_now", None)
+    if send_now is None:
+        return False
+    was_sent: bool = send_now(status, [*headers, (b"content-length", b"%d" % len(body))], body)
+    return was_sent
+
+
 async def _respond_in_two(send: Send, status: int, headers: Headers, body: bytes) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

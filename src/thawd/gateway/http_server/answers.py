@@ -173,23 +173,38 @@ class Answer(RequestResponseCycle):
         Raises:
             RuntimeError: a header is not valid, or the request has been answered.
         """
+        if self.send_now(status, headers, body):
+            return
+        if self.access_log or any(name.lower() == b"connection" for name, _ in headers):
+            await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
+            await self.send({"type": "http.response.body", "body": body})
+            return
+        while self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected or self.send_now(status, headers, body):
+            return
+        if self.response_started:
+            raise RuntimeError("the request has been answered already")
+        raise RuntimeError("a header of the answer is not valid")
+
+    def send_now(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Send a whole answer within this call. The arguments are those of `send_whole`.
+
+        Returns:
+            False if the answer was not sent: the client does not read, or has gone, or the request is answered already,
+            or the answer is one that only `send_whole` can send or refuse.
+        """
+        if self.flow.write_paused or self.disconnected or self.response_started or self.access_log:
+            return False
         names = [name for name, _ in headers]
         all_names = b"".join(names)
         if not all_names.islower():
             headers = [(name.lower(), value) for name, value in headers]
             names = [name for name, _ in headers]
-        if b"connection" in names or self.access_log:
-            await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
-            await self.send({"type": "http.response.body", "body": body})
-            return
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if self.disconnected:
-            return
-        if self.response_started:
-            raise RuntimeError("the request has been answered already")
+        if b"connection" in names:
+            return False
         if HEADER_RE.search(all_names) or HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
-            raise RuntimeError("a header of the answer is not valid")
+            return False
         head = STATUS_LINE[status] + _lines(self.default_headers) + _lines(headers)
         head += b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         self.response_started = self.response_complete = True
@@ -199,6 +214,7 @@ class Answer(RequestResponseCycle):
         if not self.keep_alive:
             self.transport.close()
         self.on_response()
+        return True
 
 
 async def expecting(cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send) -> None:

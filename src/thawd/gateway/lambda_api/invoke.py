@@ -9,7 +9,7 @@ import base64
 from collections.abc import Awaitable, Callable
 
 from thawd.errors import InvalidParameterValueException, InvalidRequestContentException, ThawdError
-from thawd.gateway.http import JSON, Budget, Headers, Scope, Send, respond
+from thawd.gateway.http import JSON, Budget, Headers, Scope, Send, respond, respond_now
 from thawd.gateway.lambda_api.invoke_request import InvokeOperation
 from thawd.gateway.server_timing import timing
 from thawd.invocation import Invocation, Result
@@ -46,8 +46,16 @@ class InvokeApi(InvokeOperation):
             await self._accept(invocation)
             await respond(send, 202, [id_header])
         else:
+            was_sent = False
+
+            def answer(result: Result) -> None:
+                nonlocal was_sent
+                was_sent = respond_now(send, 200, _headers(scope, invocation, result, id_header), result.payload)
+
+            invocation.on_result = answer
             result = await self._dispatcher.invoke(invocation)
-            await respond(send, 200, _headers(scope, invocation, result, id_header), result.payload)
+            if not was_sent:
+                await respond(send, 200, _headers(scope, invocation, result, id_header), result.payload)
 
 
 class InvokeAsyncApi(InvokeOperation):
