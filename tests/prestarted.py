@@ -12,8 +12,8 @@ original of such servers has imported the emulator's modules, too. Its fork fork
 server, and that process waits until the server starts the emulator.
 
 A fork differs from an executed program in what it inherits: the interpreter's options, its hash seed and what importing
-read from the environment. Tests of these things start their processes with `subprocess.Popen`. With
-``THAWD_TESTS_EXECUTE=1`` all tests do.
+read from the environment and the clock. Tests of these things start their processes with `subprocess.Popen`, or with
+``THAWD_TESTS_EXECUTE=1`` among their variables. If the tests themselves have this variable, all programs are executed.
 
 Source: clone(2), "CLONE_PARENT"; unix(7), "SCM_RIGHTS".
 """
@@ -83,7 +83,10 @@ _CLONE_PARENT = 0x8000
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _LONGEST_BYTES = 1 << 20
 
-MAY_FORK = sys.platform == "linux" and os.uname().machine in _SYS_CLONE and not os.environ.get("THAWD_TESTS_EXECUTE")
+EXECUTE = "THAWD_TESTS_EXECUTE"
+"""The environment variable with which programs are executed: those of all tests, or the one that gets it."""
+
+MAY_FORK = sys.platform == "linux" and os.uname().machine in _SYS_CLONE and not os.environ.get(EXECUTE)
 """Whether programs can be forked here, and are to be."""
 
 
@@ -101,6 +104,7 @@ class Popen(subprocess.Popen[Any]):
         special = ("preexec_fn", "pass_fds", "shell", "gid", "gids", "uid", "start_new_session")
         if (
             program is None
+            or (given["env"] or {}).get(EXECUTE)
             or any(given[name] for name in special)
             or given["umask"] != -1
             or given.get("process_group", -1) != -1

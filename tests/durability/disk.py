@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from tests import prestarted
+
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
 UNLIMITED = -1
@@ -115,6 +117,9 @@ class FaultyDisk:
 
     def __setattr__(self, name: str, value: int) -> None:
         struct.pack_into("<q", self._map, 8 * FIELDS.index(name), value)
+        if name == "clock_offset_ns" and value:
+            # thawd reads the clock when it is imported, so that a fork would have the clock of the original.
+            self.environ[prestarted.EXECUTE] = "1"
 
     def heal(self) -> None:
         """Make the disk work without faults."""
