@@ -12,7 +12,7 @@ from thawd.errors import ResourceNotFoundException, StoreError
 from thawd.snapshot.inspect import reader
 from thawd.snapshot.store.images import Snapshot
 from thawd.stores.chunk_places import FolderPlace
-from thawd.transfer import receiving, sending, upkeep
+from thawd.transfer import exchange, receiving, sending, upkeep
 from thawd.transfer.exchange import SnapshotExchange
 from thawd.transfer.sender_process import Task, send_apart
 from thawd.transfer.store_keys import FunctionKey
@@ -76,12 +76,12 @@ def test_what_keeps_a_server_from_receiving_is_said_once(machine: Machine, place
     there = elsewhere(machine)
     there.library.write_bytes(b"another")
     said: list[str] = []
-    exchange = exchange_of(there, place, key_file, said)
-    assert (exchange.receive("classify", "key"), exchange.receive("classify", "key")) == (False, False)
+    server = exchange_of(there, place, key_file, said)
+    assert (server.receive("classify", "key"), server.receive("classify", "key")) == (False, False)
     assert len(said) == 1
     assert "has another content" in said[0]
     key_file.unlink()
-    assert not exchange.receive("classify", "key")
+    assert not server.receive("classify", "key")
     assert "cannot be read" in said[-1]
 
 
@@ -92,10 +92,10 @@ def test_a_name_of_a_key_that_leads_to_another_snapshot_is_not_followed(
     (name,) = (key for key in place.objects if key.startswith("keys/"))
     other = key_pointer(KEY.function_key("classify"), "classify", "wanted")
     there, said = elsewhere(machine), list[str]()
-    exchange = exchange_of(there, place, key_file, said)
+    server = exchange_of(there, place, key_file, said)
     for content in (place.objects[name][0], b"0" * 64, b"../" * 20, b"\xff" * 64):
         place.objects[other] = (content, 0.0)
-        assert not exchange.receive("classify", "wanted")
+        assert not server.receive("classify", "wanted")
     assert (there.store.snapshots(), said) == ([], [])
 
 
@@ -105,12 +105,12 @@ def test_the_key_of_one_function_receives_its_snapshots_and_sends_none(
     sending.send(machine.store, machine.freeze(), place, KEY)
     key_file.write_text(FunctionKey("classify", KEY.function_key("classify")).text())
     there, said = elsewhere(machine), list[str]()
-    exchange = exchange_of(there, place, key_file, said)
-    assert exchange.receive("classify", "key")
-    assert not exchange.receive("other", "key")
+    server = exchange_of(there, place, key_file, said)
+    assert server.receive("classify", "key")
+    assert not server.receive("other", "key")
     before = dict(place.objects)
-    exchange.send(there.store.snapshots()[0])
-    exchange.wait()
+    server.send(there.store.snapshots()[0])
+    server.wait()
     assert (place.objects, said) == (before, [])
 
 
@@ -127,6 +127,25 @@ def test_a_snapshot_whose_files_were_installed_again_is_received_again(machine: 
     found = machine.store.find("key")
     assert found is not None
     assert found.sha256 == got.snapshot.sha256, "the newest is used"
+
+
+def test_a_store_that_cannot_be_reached_is_left_alone_for_a_while(
+    machine: Machine, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unreachable(MemoryPlace):
+        def get(self, key: str, *, limit_bytes: int) -> bytes:
+            tried.append(key)
+            raise StoreError("no answer")
+
+    tried, said, now_s = list[str](), list[str](), 1000.0
+    monkeypatch.setattr(exchange.time, "monotonic", lambda: now_s)
+    server = exchange_of(machine, Unreachable(), key_file, said)
+    assert [server.receive("classify", key) for key in ("one", "two", "three")] == [False] * 3
+    assert len(tried) == len(said) == 1
+    assert "no answer" in said[0]
+    now_s += 61
+    assert not server.receive("classify", "two")
+    assert len(tried) == 2
 
 
 def test_a_process_sends_a_snapshot_or_says_why_it_cannot(machine: Machine, tmp_path: Path, key_file: Path) -> None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from thawd.errors import ResourceNotFoundException, ThawdError, unexpected
+from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, unexpected
 from thawd.snapshot.store.images import Snapshot, SnapshotStore
 from thawd.stores.chunk_places import ChunkPlace
 from thawd.system.retry import SayOnce
@@ -23,6 +24,7 @@ from thawd.transfer.store_keys import FunctionKey, StoreKey
 from thawd.transfer.store_layout import find_by_key
 
 _WAITING = 1000
+_REST_S = 60.0
 
 
 class SnapshotExchange:
@@ -52,6 +54,7 @@ class SnapshotExchange:
         self._key_path = key
         self._program = program
         self._send = send
+        self._rests_until_s = 0.0
         self._reports = SayOnce(report)
         self._waiting: queue.Queue[Snapshot] = queue.Queue(_WAITING)
         self._lock = threading.Lock()
@@ -67,7 +70,7 @@ class SnapshotExchange:
             found = self._key()
             if isinstance(found, FunctionKey) and found.function != function:
                 return False
-            sha256 = find_by_key(self._place, found.function_key(function), function, key)
+            sha256 = self._find(found.function_key(function), function, key)
             if sha256 is None:
                 return False
             record = receiving.read_record(self._place, found, function, sha256)
@@ -80,6 +83,16 @@ class SnapshotExchange:
             self._report(f"{function}: its snapshot cannot be received from {self._place.name}", error)
             return False
         return True
+
+    def _find(self, function_key: bytes, function: str, key: str) -> str | None:
+        """Look for a snapshot. After a failure the store is left alone for a while: each try may take half a minute."""
+        if time.monotonic() < self._rests_until_s:
+            return None
+        try:
+            return find_by_key(self._place, function_key, function, key)
+        except StoreError:
+            self._rests_until_s = time.monotonic() + _REST_S
+            raise
 
     def send(self, snapshot: Snapshot) -> None:
         """Send a new snapshot later. Does not block; if very many wait, this one stays on the machine."""
