@@ -3,14 +3,12 @@
 In one process, threads that cut, digest and compress would take turns with the server's loop: with a function of 214
 MiB, 1 of 100 requests took 5 to 9 ms instead of 2 to 3.
 
-The process runs when no other needs the processor. It gets what to do as a JSON line on its standard input, and ends
-when the other end of that pipe is closed, so it does not outlive the server. It prints the reason on its standard
-output if it cannot send.
+The process has a low priority. It gets what to do as a JSON line on its standard input, and ends when the other end of
+that pipe is closed, so it does not outlive the server. It prints the reason on its standard output if it cannot send.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -22,6 +20,8 @@ import msgspec
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
 from thawd.resources import RemoteBucket
 
+# About a tenth of a busy processor. With the policy SCHED_IDLE, it would not end on a machine that is always busy.
+_NICENESS = 10
 _GONE = 3  # exit status: the snapshot was removed meanwhile
 _MODULE = "thawd.transfer.sender_process"
 
@@ -73,9 +73,7 @@ def main() -> None:
 
     task = msgspec.json.decode(_line(), type=Task)
     threading.Thread(target=_end_with_the_server, daemon=True).start()
-    # It runs only when a processor has nothing else to do. Source: sched(7), SCHED_IDLE.
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.nice(_NICENESS)
     where = task.bucket if task.bucket is not None else Path(task.folder or "")
     store = SnapshotStore(Path(task.snapshots))
     try:
