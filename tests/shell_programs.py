@@ -1,9 +1,9 @@
 """The commands `thawd` and `aws` for shells, without importing the programs each time: they fork prepared processes.
 
 Importing `thawd` takes 0.1 s of processor time, `aws` 0.4 s, and the pages of the documentation contain a hundred such
-commands. `folder` returns a folder for the front of PATH. A command in it sends its arguments, folder, environment and
-standard streams to a process that has imported the program. That process forks, the fork runs the installed script of
-the program, and the command exits with its status. A fork outlives a command that is killed.
+commands. `folder` returns a folder for the front of PATH, `command` one command. A command sends its arguments, folder,
+environment and standard streams to a process that has imported the program. That process forks, the fork runs the
+installed script of the program, and the command exits with its status. A fork outlives a command that is killed.
 
 With ``THAWD_TESTS_EXECUTE=1`` the folder contains the programs themselves, as in the tests of `thawd.cli`.
 """
@@ -43,33 +43,36 @@ posix._exit(status if status >= 0 else 128 - status)
 """
 
 
-@cache
 def folder() -> Path:
-    """Return the folder with the commands. It is removed when this process ends."""
+    """Return the folder with both commands. It is removed when this process ends."""
+    return {command(name).parent for name in PROGRAMS}.pop()
+
+
+@cache
+def command(program: str) -> Path:
+    """Return one of the commands; only what it needs is started."""
     if not prestarted.MAY_FORK:
-        return TOOLS
-    made = Path(tempfile.mkdtemp(prefix="thawd-commands-"))
-    served = [_serving(made, name) for name in ("thawd", "thawd --aws", "aws")]
-    for name in PROGRAMS:
-        command = made / name
-        command.write_text(_COMMAND.format(python=sys.executable, name=name, folder=str(made)))
-        command.chmod(0o755)
-
-    def end() -> None:
-        for process, lifeline in served:
-            lifeline.close()
-            process.wait()
-        shutil.rmtree(made)
-
-    atexit.register(end)
+        return TOOLS / program
+    for name in ("thawd", "thawd --aws") if program == "thawd" else (program,):
+        _start_serving(name)
+    made = _folder() / program
+    made.write_text(_COMMAND.format(python=sys.executable, name=program, folder=str(_folder())))
+    made.chmod(0o755)
     return made
 
 
-def _serving(made: Path, name: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a process that serves commands of one name, until the returned socket is closed."""
+@cache
+def _folder() -> Path:
+    made = Path(tempfile.mkdtemp(prefix="thawd-commands-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def _start_serving(name: str) -> None:
+    """Start a process that serves commands of one name until this process ends."""
     own, lifeline = socket.socketpair()
     with lifeline, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(str(made / f"{name}.socket"))
+        listening.bind(str(_folder() / f"{name}.socket"))
         listening.listen(64)
         passed = [listening.fileno(), lifeline.fileno()]
         process = subprocess.Popen(
@@ -78,7 +81,12 @@ def _serving(made: Path, name: str) -> tuple[subprocess.Popen[bytes], socket.soc
             pass_fds=passed,
             stdin=subprocess.DEVNULL,
         )
-    return process, own
+
+    def end() -> None:
+        own.close()
+        process.wait()
+
+    atexit.register(end)
 
 
 def _serve(name: str, listening: socket.socket, lifeline: socket.socket) -> None:

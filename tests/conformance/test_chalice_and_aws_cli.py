@@ -80,7 +80,7 @@ def test_chalice_deploys_invokes_changes_and_deletes_an_app(running: Running, tm
 
 
 def test_the_aws_cli_packages_deploys_changes_and_deletes_a_stack(running: Running, tmp_path: Path) -> None:
-    aws = deployment_clients.Client(shell_programs.folder() / "aws", running.url, tmp_path)
+    aws = deployment_clients.Client(shell_programs.command("aws"), running.url, tmp_path)
     (tmp_path / "src").mkdir()
     (tmp_path / "template.yaml").write_text(TEMPLATE)
     client_of(running.url, "s3").create_bucket(Bucket="code")

@@ -34,6 +34,9 @@ def test_pictures_become_captions_in_an_image_that_is_built_and_thawed(project: 
     # Compiling all modules of the packages takes longer than the few that the function imports once.
     text = dockerfile.read_text().replace("python:3.11", here).replace("pip install", "pip install --no-compile")
     dockerfile.write_text(text)
+    # boto3 is in the base image already.
+    requirements = dockerfile.with_name("requirements.txt")
+    requirements.write_text(requirements.read_text().replace("boto3\n", ""))
     synthesised = subprocess.run(
         [deployment_clients.cdk_python(), "app.py"],
         cwd=project.root,

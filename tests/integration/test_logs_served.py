@@ -174,7 +174,7 @@ def command(running: Running, *arguments: str) -> list[str]:
 
 def test_the_aws_cli_makes_groups_puts_events_and_queries(running: Running) -> None:
     def aws(*arguments: str) -> Any:
-        program = [shell_programs.folder() / "aws", *command(running, *arguments)[3:]]
+        program = [shell_programs.command("aws"), *command(running, *arguments)[3:]]
         done = subprocess.run(program, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
         return json.loads(done.stdout) if done.stdout.strip() else None
 

@@ -65,7 +65,7 @@ def test_large_files_go_up_and_come_down_with_the_defaults_of_boto3(served: Serv
 
 
 def test_large_files_go_up_and_come_down_with_the_aws_command(served: Served, s3: Any, tmp_path: Path) -> None:
-    aws = shell_programs.folder() / "aws"
+    aws = shell_programs.command("aws")
     if not (shell_programs.TOOLS / "aws").exists():
         pytest.skip("there is no aws command")
     source = tmp_path / "model.onnx"
