@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,3 +73,10 @@ def test_a_module_that_might_be_loaded_from_elsewhere_has_none(tmp_path: Path, o
 @pytest.mark.parametrize("handler", ["other.handler", "handler", "", "../app.handler", "a..b.c"])
 def test_a_handler_without_a_module_has_none(tmp_path: Path, handler: str) -> None:
     assert found(tmp_path, "import torch", handler=handler) == []
+
+
+def test_modules_are_read_at_the_same_time(tmp_path: Path) -> None:
+    code = "import numpy\nx = " + "[" * 60 + "]" * 60 + "\n" + "y = (1 + 2) * 3\n" * 2_000
+    with ThreadPoolExecutor(8) as threads:
+        read = threads.map(lambda number: found(tmp_path / str(number), code), range(64))
+        assert list(read) == [["import numpy"]] * 64

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import threading
 
 from thawd.environments.version import Version
 
@@ -16,6 +17,9 @@ from thawd.environments.version import Version
 _NOT_BEFORE = {"distutils", "pip", "pkg_resources", "setuptools"}
 _HARMLESS = (sys.stdlib_module_names | {"thawd"}) - _NOT_BEFORE
 _MOST_BYTES = 1 << 20
+# Python 3.11 counts the depth of syntax trees for all threads together, and raises SystemError if two threads make
+# trees at the same time. Source: CPython issue 106905.
+_PARSING = threading.Lock()
 
 
 def leading_imports(version: Version) -> tuple[str, ...]:
@@ -38,7 +42,9 @@ def leading_imports(version: Version) -> tuple[str, ...]:
         own = {entry.name.partition(".")[0] for entry in version.task_root.iterdir()}
         if path.stat().st_size > _MOST_BYTES:
             return ()
-        tree = ast.parse(path.read_bytes())
+        source = path.read_bytes()
+        with _PARSING:
+            tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
     found: list[str] = []
