@@ -216,6 +216,12 @@ def test_a_hard_link_to_a_file_of_a_lower_layer_is_made_and_one_to_nothing_refus
         merged(tmp_path, layer(entry("f", b"f")), layer(hard_link("h", "etc/passwd")))
 
 
+def test_a_hard_link_that_would_replace_the_folder_of_its_target_is_refused(tmp_path: Path) -> None:
+    link, file = entry("a", type=tarfile.LNKTYPE, linkname="a/b"), entry("a/b", b"content")
+    with pytest.raises(ImageError, match="would replace"):
+        merged(tmp_path, layer(link, file))
+
+
 def test_files_of_a_root_are_those_of_its_layers(tmp_path: Path) -> None:
     root = merged(tmp_path, layer(entry("f", b"f")))
     assert (root / "f").stat().st_ino == (tmp_path / "layer0/tree/f").stat().st_ino

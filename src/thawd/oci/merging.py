@@ -206,8 +206,11 @@ class _Merging:
             raise ImageError(f"{what}, which the image does not have")
         *folders, name = path.split("/")
         parent = resolve_folder(self._root, folders, what=what, make=os.mkdir)
-        if source != f"{parent}/{name}":
-            self._place(source, f"{parent}/{name}")
+        place = f"{parent}/{name}"
+        if source.startswith(f"{place}/"):
+            raise ImageError(f"{what}, which lies in a folder that the link would replace")
+        if source != place:
+            self._place(source, place)
 
     def _remove(self, path: str) -> None:
         found = _mode(path)
