@@ -146,6 +146,23 @@ def test_records_that_are_too_old_are_removed_first(machine: Machine, place: Mem
     assert [key for key in place.objects if key.startswith("snapshots/")] == [second]
 
 
+def test_an_old_record_that_is_sent_again_meanwhile_stays(
+    machine: Machine, place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = send(machine, place, "1")
+    place.now_s += 10 * DAY_S
+    find = place.find
+
+    def sent_again(key: str) -> object:
+        if key == record:
+            place.objects[key] = (place.objects[key][0], place.now_s)
+        return find(key)
+
+    monkeypatch.setattr(place, "find", sent_again)
+    assert upkeep.clean_up(place, max_age_s=5 * DAY_S).records == 0
+    assert record in place.objects
+
+
 def test_with_a_damaged_record_nothing_is_removed(machine: Machine, place: MemoryPlace) -> None:
     place.remove(send(machine, place, "1"))
     second = send(machine, place, "2")

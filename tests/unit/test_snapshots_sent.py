@@ -388,6 +388,9 @@ def rewritten(place: MemoryPlace, change: Callable[[dict[str, object]], object])
         (lambda d: d.update(layout=2), "layout 2"),
         (lambda d: d.update(function="other"), "another snapshot"),
         (lambda d: d.pop("trees"), "record is damaged"),
+        (lambda d: d["snapshots"][0]["sidecar"]["origin"].update(function="other"), "of another function"),
+        (lambda d: d["snapshots"].insert(0, d["snapshots"][0]), "a second snapshot that is no base"),
+        (lambda d: d["snapshots"][0].update(files=None), "of another function"),
     ],
 )
 def test_not_even_a_record_of_a_holder_of_the_key_leads_out_of_its_folders(

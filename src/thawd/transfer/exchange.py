@@ -20,6 +20,7 @@ from thawd.snapshot.store.images import Snapshot, SnapshotStore
 from thawd.stores.chunk_places import ChunkPlace
 from thawd.system.retry import SayOnce
 from thawd.transfer import receiving, store_keys
+from thawd.transfer.chunk_format import ChunkError
 from thawd.transfer.store_keys import FunctionKey, StoreKey
 from thawd.transfer.store_layout import find_by_key
 
@@ -60,34 +61,46 @@ class SnapshotExchange:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def receive(self, function: str, key: str) -> bool:
+    def receive(self, function: str, key: str) -> bool | None:
         """Receive the snapshot with this key (`ImageOrigin.key`), if the store of chunks has one. Blocks.
 
         Returns:
-            Whether the machine's store has it now.
+            Whether the machine's store has it now. None: the store of chunks failed, or did so less than a minute ago;
+            a later call may receive the snapshot.
         """
+        if time.monotonic() < self._rests_until_s:
+            return None
         try:
-            found = self._key()
-            if isinstance(found, FunctionKey) and found.function != function:
-                return False
-            sha256 = self._find(found.function_key(function), function, key)
-            if sha256 is None:
-                return False
-            record = receiving.read_record(self._place, found, function, sha256)
-            if record.body.snapshots[-1].sidecar.origin.key != key:
-                return False
-            receiving.receive(self._store, self._place, record, program=self._program)
+            record = self._record(function, key)
         except ResourceNotFoundException:
             return False
+        except Exception as error:
+            self._report(f"{function}: its snapshot cannot be received from {self._place.name}", error)
+            return False if isinstance(error, ChunkError) else None
+        return record is not None and self._take(function, record)
+
+    def _take(self, function: str, record: receiving.Record) -> bool:
+        """Receive the snapshot of a record. Returns whether the machine's store has it now."""
+        try:
+            receiving.receive(self._store, self._place, record, program=self._program)
         except Exception as error:
             self._report(f"{function}: its snapshot cannot be received from {self._place.name}", error)
             return False
         return True
 
+    def _record(self, function: str, key: str) -> receiving.Record | None:
+        """Read the record of the snapshot with this key; None: there is none that this machine may read."""
+        found = self._key()
+        if isinstance(found, FunctionKey) and found.function != function:
+            return None
+        sha256 = self._find(found.function_key(function), function, key)
+        if sha256 is None:
+            return None
+        record = receiving.read_record(self._place, found, function, sha256)
+        return record if record.body.snapshots[-1].sidecar.origin.key == key else None
+
     def _find(self, function_key: bytes, function: str, key: str) -> str | None:
         """Look for a snapshot. After a failure the store is left alone for a while: each try may take half a minute."""
-        if time.monotonic() < self._rests_until_s:
-            return None
         try:
             return find_by_key(self._place, function_key, function, key)
         except StoreError:

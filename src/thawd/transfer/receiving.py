@@ -272,6 +272,7 @@ class _Receiving:
             else:
                 self._try(draft.image, origin)
                 self._bind(sent, sent.files, draft, origin)
+            os.sync()  # a disk snapshot and the list of files must be as durable as the image, which the store syncs
             snapshot = self._store.adopt(draft, origin, sent_as=sha256)
         self._received[sha256] = snapshot.path
         return snapshot

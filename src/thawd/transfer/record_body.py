@@ -163,8 +163,13 @@ def check(body: Body) -> None:
             raise ChunkError("the record is damaged: a chunk's digest, key or size is not valid")
     if not body.snapshots or body.snapshots[-1].sidecar.sha256 != body.sha256:
         raise ChunkError("the record is damaged: it does not end with the snapshot that it is named after")
+    own = body.snapshots[-1]
+    if own.files is None or own.sidecar.origin.function != body.function:
+        raise ChunkError("the record is damaged: its snapshot is that of another function")
     seen: set[str] = set()
     for sent in body.snapshots:
+        if sent is not own and sent.files is not None:
+            raise ChunkError("the record is damaged: it brings a second snapshot that is no base")
         base = sent.sidecar.origin.base
         if not _HEX.match(sent.sidecar.sha256) or (base is not None and base not in seen):
             raise ChunkError("the record is damaged: a base is missing")

@@ -2,8 +2,9 @@
 
 A store has one main key, in a file of the machines that send. From it are derived a key for each function, which
 encrypts the function's records; the names of chunks; and the keys of chunks, which are in the records. So whoever has
-only a function's key reads the snapshots of that function, and cannot find out what else the store contains. A machine
-that only receives needs the keys of its functions, not the main key.
+only a function's key reads the snapshots of that function. They cannot read what else the store contains, but of
+contents that the function has, too, they can find out that others have them. A machine that only receives needs the
+keys of its functions, not the main key.
 
 The name of a chunk depends on its content and on the main key: whoever reads the store cannot find out whether it
 contains a known content. Equal contents of all functions have one name, so they are stored once.

@@ -58,8 +58,11 @@ def clean_up(place: ChunkPlace, *, max_age_s: float | None = None, grace_s: floa
     old = 0
     for one in list(place.listed(RECORDS)) if max_age_s is not None else []:
         if max_age_s is not None and one.modified_unix_s < now_s - max_age_s:
-            place.remove(one.key)
-            old += 1
+            found = place.find(one.key)
+            # A record that was sent again since the listing stays.
+            if found is not None and found.modified_unix_s == one.modified_unix_s:
+                place.remove(one.key)
+                old += 1
     _remove_pointers(place)
     noted_at = place.find(DOOMED)
     noted = doomed(place) if noted_at is not None else frozenset()

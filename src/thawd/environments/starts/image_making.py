@@ -337,11 +337,14 @@ class Snapshots:
         return stored
 
     def _receive(self, function: str, key: str) -> bool:
-        """Have an image sent from elsewhere; once for each key, so that one that cannot be used does not come again."""
+        """Have an image sent from elsewhere; one that cannot be used does not come again."""
         if self._exchange is None or key in self._received:
             return False
         self._received.add(key)
-        return self._exchange.receive(function, key)
+        received = self._exchange.receive(function, key)
+        if received is None:
+            self._received.discard(key)
+        return bool(received)
 
     @property
     def _disks(self) -> Disks:
