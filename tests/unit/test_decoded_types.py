@@ -8,7 +8,8 @@ import sys
 import pytest
 
 PROGRAM = """
-import sys, threading
+import contextlib, sys, threading
+from thawd.errors import ImageError
 from thawd.oci import documents
 
 sys.setswitchinterval(1e-6)
@@ -17,8 +18,10 @@ blob = b'{"mediaType": "a", "digest": "sha256:' + b"a" * 64 + b'", "size": 1}'
 config = b'{"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": []}}'
 
 def decode():
-    documents.decode_manifest(manifest % (blob, blob), "M")
-    documents.decode_config(config, "C")
+    with contextlib.suppress(ImageError):  # what the documents say does not matter here
+        documents.decode_manifest(manifest % (blob, blob), "M")
+    with contextlib.suppress(ImageError):
+        documents.decode_config(config, "C")
 
 threads = [threading.Thread(target=decode) for _ in range(16)]
 for thread in threads:
