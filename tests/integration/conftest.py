@@ -281,6 +281,15 @@ def aws() -> Iterator[EmulatedAws]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def emulating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server that emulates AWS and has no function."""
+    project = Project(tmp_path_factory.mktemp("emulator"))
+    project.config("")
+    with project.up("--aws") as served:
+        yield served
+
+
 @pytest.fixture
 def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set made-up values where boto3 looks for AWS settings."""

@@ -7,7 +7,6 @@ import json
 import sys
 import urllib.request
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.clients import KEYS
-from tests.integration.conftest import Project, Running, eventually
+from tests.integration.conftest import Running, eventually
 from tests.integration.emulated import AwsAt
 from thawd.cli.program import main
 from thawd.deploy.aws.account import Access
@@ -61,14 +60,6 @@ ONE_FUNCTION = '[functions.f]\nhandler = "plain.handler"\n'
 NO_SUCH_QUEUE = '[[functions.f.sources]]\nsqs = "arn:aws:sqs:us-east-1:123456789012:theirs"\n'
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    project = Project(tmp_path_factory.mktemp("emulator"))
-    project.config("")
-    with project.up("--aws") as served:
-        yield served
-
-
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a configuration to deploy."""
@@ -80,15 +71,15 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def deploy(running: Running, stack: str, *arguments: str) -> Result:
+def deploy(emulating: Running, stack: str, *arguments: str) -> Result:
     """Run ``thawd deploy aws`` in this process."""
-    target = ["--stack", stack, "--region", "us-east-1", "--endpoint-url", running.url]
+    target = ["--stack", stack, "--region", "us-east-1", "--endpoint-url", emulating.url]
     return CliRunner().invoke(main, ["deploy", "aws", *arguments, *target])
 
 
-def test_a_deployed_configuration_works_is_changed_and_leaves_nothing(running: Running, app: Path) -> None:
-    aws = AwsAt(running.url)
-    first = deploy(running, "shop", "--yes")
+def test_a_deployed_configuration_works_is_changed_and_leaves_nothing(emulating: Running, app: Path) -> None:
+    aws = AwsAt(emulating.url)
+    first = deploy(emulating, "shop", "--yes")
     assert first.exit_code == 0, first.output
     outputs = dict(line.split(": ", 1) for line in first.stdout.splitlines() if line.startswith(("Http", "Uploads")))
     functions = aws.client("lambda")
@@ -105,19 +96,19 @@ def test_a_deployed_configuration_works_is_changed_and_leaves_nothing(running: R
     assert schedule["Target"]["Arn"] == found["FunctionArn"]
 
     # The bucket invokes the function, whose code reads the object and writes a row with the package thawd.
-    running.s3().put_object(Bucket=outputs["UploadsBucketName"], Key="cat.png", Body=b"four")
+    emulating.s3().put_object(Bucket=outputs["UploadsBucketName"], Key="cat.png", Body=b"four")
 
     def answered() -> Any:
-        answer = deploy(running, "shop", "invoke", "classify")
+        answer = deploy(emulating, "shop", "invoke", "classify")
         return json.loads(answer.stdout) if answer.exit_code == 0 else None
 
     eventually(lambda: (answered() or {}).get("rows") == ["cat.png"], what="the row")
     request = urllib.request.Request(outputs["HttpApiUrl"] + "/classify", data=b"{}", method="POST")
     with urllib.request.urlopen(request) as answer:
         assert json.load(answer) == {"colour": "red", "rows": ["cat.png"]}
-    assert "REPORT RequestId" in deploy(running, "shop", "logs", "classify").stdout
+    assert "REPORT RequestId" in deploy(emulating, "shop", "logs", "classify").stdout
 
-    target = ["--remote", "--stack", "shop", "--region", "us-east-1", "--endpoint-url", running.url]
+    target = ["--remote", "--stack", "shop", "--region", "us-east-1", "--endpoint-url", emulating.url]
     measured = CliRunner().invoke(
         main, ["bench", "classify", "-n", "20", "-C", "4", "--expect-text", "cat.png", *target]
     )
@@ -125,26 +116,26 @@ def test_a_deployed_configuration_works_is_changed_and_leaves_nothing(running: R
         measured.output
     )
 
-    assert "stack shop: nothing to change" in deploy(running, "shop", "--plan").stdout
+    assert "stack shop: nothing to change" in deploy(emulating, "shop", "--plan").stdout
     (app / "thawd.toml").write_text(CONFIG.replace('"red"', '"blue"'))
-    plan = json.loads(deploy(running, "shop", "--plan", "--json").stdout)
+    plan = json.loads(deploy(emulating, "shop", "--plan", "--json").stdout)
     kinds = sorted((change["action"], change["type"]) for change in plan["changes"])
     assert kinds == [
         *(("create", "AWS::Lambda::Version"), ("delete", "AWS::Lambda::Version")),
         *(("update", "AWS::Lambda::Alias"), ("update", "AWS::Lambda::Function")),
     ]
-    assert deploy(running, "shop", "--yes").exit_code == 0
+    assert deploy(emulating, "shop", "--yes").exit_code == 0
     assert answered() == {"colour": "blue", "rows": ["cat.png"]}
-    assert "stack shop: nothing to change" in deploy(running, "shop", "--plan").stdout
+    assert "stack shop: nothing to change" in deploy(emulating, "shop", "--plan").stdout
 
-    refused = deploy(running, "shop", "destroy", "--yes")
+    refused = deploy(emulating, "shop", "destroy", "--yes")
     assert refused.exit_code == 1
     assert "shop-labels, shop-uploads-000000000000-us-east-1 would be deleted" in refused.output
-    assert deploy(running, "shop", "destroy", "--yes", "--delete-data").exit_code == 0
-    assert deploy(running, "shop", "status").exit_code == 1
+    assert deploy(emulating, "shop", "destroy", "--yes", "--delete-data").exit_code == 0
+    assert deploy(emulating, "shop", "status").exit_code == 1
     assert functions.list_functions()["Functions"] == []
     assert functions.list_layers()["Layers"] == []
-    assert running.s3().list_buckets()["Buckets"] == []
+    assert emulating.s3().list_buckets()["Buckets"] == []
     assert aws.client("dynamodb").list_tables()["TableNames"] == []
     assert aws.client("iam").list_roles()["Roles"] == []
     assert aws.client("logs").describe_log_groups()["logGroups"] == []
@@ -152,9 +143,9 @@ def test_a_deployed_configuration_works_is_changed_and_leaves_nothing(running: R
     assert aws.client("scheduler").list_schedules()["Schedules"] == []
 
 
-def test_a_first_deployment_that_fails_says_why_and_leaves_no_stack(running: Running, app: Path) -> None:
+def test_a_first_deployment_that_fails_says_why_and_leaves_no_stack(emulating: Running, app: Path) -> None:
     # A function of this name belongs to somebody else.
-    running.client().create_function(
+    emulating.client().create_function(
         FunctionName="broken-classify",
         Runtime=f"python{sys.version_info[0]}.{sys.version_info[1]}",
         Role="arn:aws:iam::000000000000:role/anybody",
@@ -162,15 +153,15 @@ def test_a_first_deployment_that_fails_says_why_and_leaves_no_stack(running: Run
         Code={"ZipFile": _zip()},
     )
     try:
-        failed = deploy(running, "broken", "--yes")
+        failed = deploy(emulating, "broken", "--yes")
         assert failed.exit_code == 1
         assert "the stack broken was not deployed: " in failed.output
         assert "broken-classify" in failed.output.rpartition("not deployed")[2]
-        assert deploy(running, "broken", "status").exit_code == 1
-        assert "shop" not in json.dumps(AwsAt(running.url).client("dynamodb").list_tables()["TableNames"])
+        assert deploy(emulating, "broken", "status").exit_code == 1
+        assert "shop" not in json.dumps(AwsAt(emulating.url).client("dynamodb").list_tables()["TableNames"])
     finally:
-        running.client().delete_function(FunctionName="broken-classify")
-        deploy(running, "broken", "destroy", "--yes", "--delete-data")
+        emulating.client().delete_function(FunctionName="broken-classify")
+        deploy(emulating, "broken", "destroy", "--yes", "--delete-data")
 
 
 def _zip() -> bytes:
@@ -180,34 +171,34 @@ def _zip() -> bytes:
         return file.getvalue()
 
 
-def test_a_change_that_fails_says_why_and_leaves_everything_as_it_was(running: Running, app: Path) -> None:
+def test_a_change_that_fails_says_why_and_leaves_everything_as_it_was(emulating: Running, app: Path) -> None:
     (app / "plain.py").write_text("def handler(event, context): return 1\n")
     (app / "thawd.toml").write_text(ONE_FUNCTION)
-    assert deploy(running, "kept", "--yes").exit_code == 0
+    assert deploy(emulating, "kept", "--yes").exit_code == 0
     (app / "thawd.toml").write_text(ONE_FUNCTION + "memory_mb = 256\n" + NO_SUCH_QUEUE)
-    failed = deploy(running, "kept", "--yes")
+    failed = deploy(emulating, "kept", "--yes")
     assert failed.exit_code == 1
     assert "FTheirsSource (AWS::Lambda::EventSourceMapping): " in failed.output
     assert failed.output.endswith("queue does not exist. Everything is as it was before\n")
     (app / "thawd.toml").write_text(ONE_FUNCTION)
-    assert "stack kept: nothing to change" in deploy(running, "kept", "--plan").stdout
-    assert running.client().get_function_configuration(FunctionName="kept-f")["MemorySize"] == 512
-    assert deploy(running, "kept", "destroy", "--yes").exit_code == 0
+    assert "stack kept: nothing to change" in deploy(emulating, "kept", "--plan").stdout
+    assert emulating.client().get_function_configuration(FunctionName="kept-f")["MemorySize"] == 512
+    assert deploy(emulating, "kept", "destroy", "--yes").exit_code == 0
 
 
-def test_a_plan_that_is_out_of_date_and_stacks_of_other_tools_are_refused(running: Running, app: Path) -> None:
-    account = AwsAccount(Access(region="us-east-1", endpoint_url=running.url))
+def test_a_plan_that_is_out_of_date_and_stacks_of_other_tools_are_refused(emulating: Running, app: Path) -> None:
+    account = AwsAccount(Access(region="us-east-1", endpoint_url=emulating.url))
     try:
         text = json.dumps({"Description": "x: deployed by thawd", "Resources": {"Q": {"Type": "AWS::SQS::Queue"}}})
         assert account.deploy("stale", text, planned=None, report=lambda event: None) == ()
         with pytest.raises(DeploymentError, match="was changed since the plan was made"):
             account.deploy("stale", text, planned=None, report=lambda event: None)
-        stacks = AwsAt(running.url).client("cloudformation")
+        stacks = AwsAt(emulating.url).client("cloudformation")
         stacks.create_stack(
             StackName="theirs", TemplateBody=json.dumps({"Resources": {"Q": {"Type": "AWS::SQS::Queue"}}})
         )
-        assert "was not made by thawd" in deploy(running, "theirs", "--plan").output
-        assert "was not made by thawd" in deploy(running, "theirs", "destroy", "--yes").output
+        assert "was not made by thawd" in deploy(emulating, "theirs", "--plan").output
+        assert "was not made by thawd" in deploy(emulating, "theirs", "destroy", "--yes").output
         stacks.delete_stack(StackName="theirs")
         assert account.destroy("stale", deletes_data=False, report=lambda event: None)
         assert not account.destroy("stale", deletes_data=False, report=lambda event: None)
@@ -215,7 +206,9 @@ def test_a_plan_that_is_out_of_date_and_stacks_of_other_tools_are_refused(runnin
         account.close()
 
 
-def test_a_deployment_between_the_comparison_and_the_change_set_is_not_overwritten(running: Running, app: Path) -> None:
+def test_a_deployment_between_the_comparison_and_the_change_set_is_not_overwritten(
+    emulating: Running, app: Path
+) -> None:
     def text(queue: str) -> str:
         return json.dumps({"Description": "x: deployed by thawd", "Resources": {queue: {"Type": "AWS::SQS::Queue"}}})
 
@@ -231,14 +224,14 @@ def test_a_deployment_between_the_comparison_and_the_change_set_is_not_overwritt
                 other.deploy(name, text("Theirs"), planned=json.loads(text("First")), report=lambda event: None)
             return found
 
-    access = Access(region="us-east-1", endpoint_url=running.url)
+    access = Access(region="us-east-1", endpoint_url=emulating.url)
     other, slow = AwsAccount(access), Slow(access)
     try:
         other.deploy("raced", text("First"), planned=None, report=lambda event: None)
         with pytest.raises(DeploymentError, match="the stack raced was changed since the plan was made"):
             slow.deploy("raced", text("Mine"), planned=json.loads(text("First")), report=lambda event: None)
         assert [each["resource"] for each in other.resources("raced")] == ["Theirs"]
-        assert AwsAt(running.url).client("cloudformation").list_change_sets(StackName="raced")["Summaries"] == []
+        assert AwsAt(emulating.url).client("cloudformation").list_change_sets(StackName="raced")["Summaries"] == []
         assert other.destroy("raced", deletes_data=False, report=lambda event: None)
     finally:
         other.close()
@@ -257,15 +250,15 @@ def test_the_file_of_a_template_is_private_even_if_it_was_not_before(app: Path) 
     )
 
 
-def test_without_a_terminal_nothing_is_deployed_unless_it_is_said(running: Running, app: Path) -> None:
-    refused = deploy(running, "asked")
+def test_without_a_terminal_nothing_is_deployed_unless_it_is_said(emulating: Running, app: Path) -> None:
+    refused = deploy(emulating, "asked")
     assert refused.exit_code == 1
     assert "add --yes to deploy" in refused.output
-    assert deploy(running, "asked", "status").exit_code == 1
+    assert deploy(emulating, "asked", "status").exit_code == 1
 
 
-def test_options_before_a_command_count_for_it_or_are_refused(running: Running, app: Path) -> None:
-    target = ["--stack", "none", "--region", "us-east-1", "--endpoint-url", running.url]
+def test_options_before_a_command_count_for_it_or_are_refused(emulating: Running, app: Path) -> None:
+    target = ["--stack", "none", "--region", "us-east-1", "--endpoint-url", emulating.url]
     found = CliRunner().invoke(main, ["deploy", "aws", *target, "status"])
     assert "there is no stack none in us-east-1" in found.output
     refused = CliRunner().invoke(main, ["deploy", "aws", "--plan", "destroy", *target])

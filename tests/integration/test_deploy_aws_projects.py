@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.clients import KEYS
-from tests.integration.conftest import Project, Running
+from tests.integration.conftest import Running
 from tests.integration.emulated import AwsAt
 from tests.integration.test_projects import wheel
 from thawd.cli.program import main
@@ -49,14 +48,6 @@ def handler(event, context): return [greeting.WORD, os.environ["COLOUR"]]
 """
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    project = Project(tmp_path_factory.mktemp("emulator"))
-    project.config("")
-    with project.up("--aws") as served:
-        yield served
-
-
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a SAM application."""
@@ -72,58 +63,58 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def deploy(running: Running, stack: str, *arguments: str) -> Result:
-    target = ["--stack", stack, "--region", "us-east-1", "--endpoint-url", running.url]
+def deploy(emulating: Running, stack: str, *arguments: str) -> Result:
+    target = ["--stack", stack, "--region", "us-east-1", "--endpoint-url", emulating.url]
     return CliRunner().invoke(main, ["deploy", "aws", *arguments, *target])
 
 
-def test_a_template_is_planned_deployed_changed_and_deleted_with_its_code(running: Running, app: Path) -> None:
-    aws = AwsAt(running.url)
-    stacks, objects = aws.client("cloudformation"), running.s3()
-    refused = deploy(running, "sam", "--plan")
+def test_a_template_is_planned_deployed_changed_and_deleted_with_its_code(emulating: Running, app: Path) -> None:
+    aws = AwsAt(emulating.url)
+    stacks, objects = aws.client("cloudformation"), emulating.s3()
+    refused = deploy(emulating, "sam", "--plan")
     assert (refused.exit_code, "Colour" in refused.output) == (1, True), refused.output
-    planned = deploy(running, "sam", "--plan", "--parameters", "Colour=red")
+    planned = deploy(emulating, "sam", "--plan", "--parameters", "Colour=red")
     assert "+ AWS::Lambda::Function Read" in planned.stdout, planned.output
     assert "correct horse" not in planned.output
     assert stacks.list_stacks(StackStatusFilter=["REVIEW_IN_PROGRESS"])["StackSummaries"] == []
     assert objects.list_buckets()["Buckets"] == []
 
-    first = deploy(running, "sam", "--yes", "--parameters", "Colour=red")
+    first = deploy(emulating, "sam", "--yes", "--parameters", "Colour=red")
     assert first.exit_code == 0, first.output
     assert "Name: sam-Read-" in first.stdout
-    assert json.loads(deploy(running, "sam", "invoke", "Read").stdout) == ["hello", "red"]
-    assert "REPORT RequestId" in deploy(running, "sam", "logs", "Read").stdout
-    assert "UPDATE_COMPLETE" not in (status := deploy(running, "sam", "status").stdout) and "Kept" in status
-    assert deploy(running, "sam", "--plan").stdout == "stack sam: nothing to change\n"
+    assert json.loads(deploy(emulating, "sam", "invoke", "Read").stdout) == ["hello", "red"]
+    assert "REPORT RequestId" in deploy(emulating, "sam", "logs", "Read").stdout
+    assert "UPDATE_COMPLETE" not in (status := deploy(emulating, "sam", "status").stdout) and "Kept" in status
+    assert deploy(emulating, "sam", "--plan").stdout == "stack sam: nothing to change\n"
 
     (app / "template.yaml").write_text(TEMPLATE.replace("256", "512").replace("correct horse", "battery staple"))
-    changed = deploy(running, "sam", "--yes")
+    changed = deploy(emulating, "sam", "--yes")
     assert changed.exit_code == 0, changed.output
     assert "    ~ MemorySize: 256 -> 512\n" in changed.stdout
     assert "Environment.Variables.PASSWORD: hidden-" in changed.stdout
     assert "battery staple" not in changed.output and "correct horse" not in changed.output
-    assert json.loads(deploy(running, "sam", "invoke", "Read").stdout) == ["hello", "red"]
+    assert json.loads(deploy(emulating, "sam", "invoke", "Read").stdout) == ["hello", "red"]
 
     (app / "template.yaml").write_text(TEMPLATE.replace("  Rows:\n    Type: AWS::Serverless::SimpleTable\n", ""))
-    lost = deploy(running, "sam", "--yes")
+    lost = deploy(emulating, "sam", "--yes")
     assert (lost.exit_code, "Rows would be deleted with all data" in lost.output) == (1, True)
     assert stacks.list_change_sets(StackName="sam")["Summaries"] == []
-    assert deploy(running, "sam", "--yes", "--delete-data").exit_code == 0
+    assert deploy(emulating, "sam", "--yes", "--delete-data").exit_code == 0
 
     objects.put_object(Bucket="kept-files", Key="a", Body=b"kept")
-    assert deploy(running, "sam", "destroy", "--yes").exit_code == 0
-    assert deploy(running, "sam", "status").exit_code == 1
+    assert deploy(emulating, "sam", "destroy", "--yes").exit_code == 0
+    assert deploy(emulating, "sam", "status").exit_code == 1
     assert objects.get_object(Bucket="kept-files", Key="a")["Body"].read() == b"kept"
     assert [bucket["Name"] for bucket in objects.list_buckets()["Buckets"]] == ["kept-files"]
     objects.delete_object(Bucket="kept-files", Key="a")
     objects.delete_bucket(Bucket="kept-files")
 
 
-def test_a_plan_that_another_deployment_has_made_void_changes_nothing(running: Running, app: Path) -> None:
+def test_a_plan_that_another_deployment_has_made_void_changes_nothing(emulating: Running, app: Path) -> None:
     (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
-    assert deploy(running, "raced", "--yes").exit_code == 0
+    assert deploy(emulating, "raced", "--yes").exit_code == 0
     (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}, Mine: {Type: AWS::SNS::Topic}}")
-    stacks = AwsAt(running.url).client("cloudformation")
+    stacks = AwsAt(emulating.url).client("cloudformation")
 
     def others(*_: object) -> None:  # while the user is asked
         body = "Resources: {Q: {Type: AWS::SQS::Queue}, Theirs: {Type: AWS::SNS::Topic}}"
@@ -132,77 +123,77 @@ def test_a_plan_that_another_deployment_has_made_void_changes_nothing(running: R
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("thawd.cli.deploy_project._confirm", others)
-        refused = deploy(running, "raced", "--yes")
+        refused = deploy(emulating, "raced", "--yes")
     assert "another deployment of the stack raced began at the same time" in refused.output
     found = stacks.describe_stack_resources(StackName="raced")["StackResources"]
     assert sorted(each["LogicalResourceId"] for each in found) == ["Q", "Theirs"]
-    assert deploy(running, "raced", "destroy", "--yes").exit_code == 0
+    assert deploy(emulating, "raced", "destroy", "--yes").exit_code == 0
 
 
 BUCKET = "Resources: {Q: {Type: AWS::SQS::Queue}, B: {Type: AWS::S3::Bucket, Properties: {BucketName: %s}}}"
 
 
-def test_a_stack_that_must_not_be_deleted_keeps_the_objects_of_its_buckets(running: Running, app: Path) -> None:
+def test_a_stack_that_must_not_be_deleted_keeps_the_objects_of_its_buckets(emulating: Running, app: Path) -> None:
     exported = "\nOutputs: {O: {Value: !Ref B, Export: {Name: bucket-name}}}\n"
     (app / "template.yaml").write_text(BUCKET % "guarded-files" + exported)
-    assert deploy(running, "guarded", "--yes").exit_code == 0
-    objects, stacks = running.s3(), AwsAt(running.url).client("cloudformation")
+    assert deploy(emulating, "guarded", "--yes").exit_code == 0
+    objects, stacks = emulating.s3(), AwsAt(emulating.url).client("cloudformation")
     objects.put_object(Bucket="guarded-files", Key="a", Body=b"kept")
     destroy = ("destroy", "--yes", "--delete-data")
     stacks.update_termination_protection(StackName="guarded", EnableTerminationProtection=True)
-    assert "the stack is protected against deletion" in deploy(running, "guarded", *destroy).output
+    assert "the stack is protected against deletion" in deploy(emulating, "guarded", *destroy).output
     stacks.update_termination_protection(StackName="guarded", EnableTerminationProtection=False)
     body = "Resources: {T: {Type: AWS::SNS::Topic, Properties: {DisplayName: !ImportValue bucket-name}}}"
     stacks.create_stack(StackName="importing", TemplateBody=body)
     stacks.get_waiter("stack_create_complete").wait(StackName="importing", WaiterConfig={"Delay": 1})
-    assert "bucket-name is used by the stack importing" in deploy(running, "guarded", *destroy).output
+    assert "bucket-name is used by the stack importing" in deploy(emulating, "guarded", *destroy).output
     assert objects.get_object(Bucket="guarded-files", Key="a")["Body"].read() == b"kept"
     stacks.delete_stack(StackName="importing")
     stacks.get_waiter("stack_delete_complete").wait(StackName="importing", WaiterConfig={"Delay": 1})
-    done = deploy(running, "guarded", *destroy)
+    done = deploy(emulating, "guarded", *destroy)
     assert done.exit_code == 0, done.output
     assert objects.list_buckets()["Buckets"] == []
 
 
-def test_a_bucket_with_objects_that_an_update_could_not_delete_is_named(running: Running, app: Path) -> None:
+def test_a_bucket_with_objects_that_an_update_could_not_delete_is_named(emulating: Running, app: Path) -> None:
     (app / "template.yaml").write_text(BUCKET % "left-files")
-    assert deploy(running, "left", "--yes").exit_code == 0
+    assert deploy(emulating, "left", "--yes").exit_code == 0
     (app / "template.yaml").write_text(
         "Resources: {Q: {Type: AWS::SQS::Queue}, B: {Type: AWS::S3::Bucket, Properties: {BucketName: left-files}}, "
         "K: {Type: AWS::S3::Bucket, DeletionPolicy: Retain, Properties: {BucketName: kept-away}}}"
     )
-    assert deploy(running, "left", "--yes").exit_code == 0
+    assert deploy(emulating, "left", "--yes").exit_code == 0
     (app / "template.yaml").write_text(BUCKET % "left-files")
-    assert deploy(running, "left", "--yes").exit_code == 0  # no data is lost
-    running.s3().delete_bucket(Bucket="kept-away")
-    running.s3().put_object(Bucket="left-files", Key="a", Body=b"kept")
+    assert deploy(emulating, "left", "--yes").exit_code == 0  # no data is lost
+    emulating.s3().delete_bucket(Bucket="kept-away")
+    emulating.s3().put_object(Bucket="left-files", Key="a", Body=b"kept")
     (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
-    done = deploy(running, "left", "--yes", "--delete-data")
+    done = deploy(emulating, "left", "--yes", "--delete-data")
     assert done.exit_code == 0, done.output
     assert "B (AWS::S3::Bucket) is no part of the stack any more, and was not deleted: " in done.stderr
-    running.s3().delete_object(Bucket="left-files", Key="a")
-    assert deploy(running, "left", "destroy", "--yes").exit_code == 0
+    emulating.s3().delete_object(Bucket="left-files", Key="a")
+    assert deploy(emulating, "left", "destroy", "--yes").exit_code == 0
 
 
-def test_a_stack_of_another_project_is_neither_changed_nor_deleted(running: Running, app: Path) -> None:
+def test_a_stack_of_another_project_is_neither_changed_nor_deleted(emulating: Running, app: Path) -> None:
     (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
-    assert deploy(running, "theirs", "--yes").exit_code == 0
+    assert deploy(emulating, "theirs", "--yes").exit_code == 0
     (app / "template.yaml").write_text("Resources: {Mine: {Type: AWS::SQS::Queue}}")
     for arguments in (["--yes"], ["destroy", "--yes"]):
-        refused = deploy(running, "theirs", *arguments)
+        refused = deploy(emulating, "theirs", *arguments)
         assert (refused.exit_code, "it belongs to another project" in refused.output) == (1, True), refused.output
     (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
-    assert deploy(running, "theirs", "destroy", "--yes").exit_code == 0
+    assert deploy(emulating, "theirs", "destroy", "--yes").exit_code == 0
 
 
-def test_stacks_of_a_thawd_toml_and_of_a_template_are_not_taken_for_each_other(running: Running, app: Path) -> None:
+def test_stacks_of_a_thawd_toml_and_of_a_template_are_not_taken_for_each_other(emulating: Running, app: Path) -> None:
     (app / "template.yaml").write_text("Resources: {Q: {Type: AWS::SQS::Queue}}")
-    stacks = AwsAt(running.url).client("cloudformation")
+    stacks = AwsAt(emulating.url).client("cloudformation")
     body = json.dumps({"Description": "x: deployed by thawd", "Resources": {"Q": {"Type": "AWS::SQS::Queue"}}})
     stacks.create_stack(StackName="toml", TemplateBody=body)
     stacks.get_waiter("stack_create_complete").wait(StackName="toml", WaiterConfig={"Delay": 1})
     for arguments in (["--plan"], ["destroy", "--yes"]):
-        assert "the stack toml was made of a thawd.toml" in deploy(running, "toml", *arguments).output
+        assert "the stack toml was made of a thawd.toml" in deploy(emulating, "toml", *arguments).output
     stacks.delete_stack(StackName="toml")
 
 
@@ -211,17 +202,17 @@ def test_stacks_of_a_thawd_toml_and_of_a_template_are_not_taken_for_each_other(r
     [("serverless.yml", "serverless deploy"), ("cdk.json", "cdk deploy"), ("cdk.out/manifest.json", "cdk deploy")],
 )
 def test_projects_that_their_own_tool_has_to_deploy_are_refused_with_its_command(
-    running: Running, app: Path, file: str, way_out: str
+    emulating: Running, app: Path, file: str, way_out: str
 ) -> None:
     (app / "template.yaml").unlink()
     (app / file).parent.mkdir(exist_ok=True)
     (app / file).write_text("{}")
-    refused = deploy(running, "none", "--plan")
+    refused = deploy(emulating, "none", "--plan")
     assert (refused.exit_code, f"`{way_out}`" in refused.output) == (1, True), refused.output
 
 
-def test_options_that_a_template_or_a_configuration_does_not_have_are_refused(running: Running, app: Path) -> None:
-    assert "--untried is for a thawd.toml" in deploy(running, "none", "--untried").output
-    assert "the template has no parameter Size" in deploy(running, "none", "--parameters", "Size=1").output
+def test_options_that_a_template_or_a_configuration_does_not_have_are_refused(emulating: Running, app: Path) -> None:
+    assert "--untried is for a thawd.toml" in deploy(emulating, "none", "--untried").output
+    assert "the template has no parameter Size" in deploy(emulating, "none", "--parameters", "Size=1").output
     (app / "thawd.toml").write_text("")
-    assert "--parameters needs a template" in deploy(running, "none", "--parameters", "Size=1").output
+    assert "--parameters needs a template" in deploy(emulating, "none", "--parameters", "Size=1").output

@@ -64,13 +64,13 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.library = folder / "lib" / "library.so"
+        self.shared_object = folder / "lib" / "shared.so"
         self.module = folder / "data" / "environments" / ("ab" * 32) / "module.py"
         self.store = SnapshotStore(folder / "data" / "snapshots")
 
     def install(self) -> None:
         """Write the files, with new inodes and times."""
-        for path, content in ((self.library, b"library" * 1000), (self.module, b"x = 1\n")):
+        for path, content in ((self.shared_object, b"library" * 1000), (self.module, b"x = 1\n")):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
             path.write_bytes(content)
@@ -84,9 +84,9 @@ class Machine:
         draft = whole()
         # In place of a folder, with which an image could not be sent.
         draft.records["descriptors"][3] = descriptor("DEVICE", 3, index=3, open_flags=2)
-        status = self.library.stat()
+        status = self.shared_object.stat()
         draft.records["files"][0] |= {
-            "path": draft.string(str(self.library)),
+            "path": draft.string(str(self.shared_object)),
             "inode": status.st_ino,
             "bytes": status.st_size,
             "modified_ns": status.st_mtime_ns,
@@ -118,8 +118,8 @@ def origin(version: str = "1", *, key: str = "key", base: str | None = None) -> 
 def elsewhere(machine: Machine) -> Machine:
     """The same paths on another machine: an empty data folder, and files with other inodes."""
     shutil.rmtree(machine.folder / "data")
-    kept = machine.library.with_suffix(f".{machine.library.stat().st_ino}")
-    os.link(machine.library, kept)  # so that its inode is not used again
+    kept = machine.shared_object.with_suffix(f".{machine.shared_object.stat().st_ino}")
+    os.link(machine.shared_object, kept)  # so that its inode is not used again
     machine.install()
     shutil.rmtree(machine.module.parent)
     return Machine(machine.folder)

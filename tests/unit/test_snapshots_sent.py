@@ -54,8 +54,8 @@ def test_a_snapshot_arrives_bound_to_the_files_of_the_other_machine(machine: Mac
     assert (got.sidecar.sent_as, got.sidecar.origin) == (sent.sha256, sent.sidecar.origin)
     assert there.store.find("key") is not None
     assert there.store.verify(got) == ()
-    image, status = reader.read(got.path), there.library.stat()
-    (library,) = (one for one in image.files if one.path == str(there.library))
+    image, status = reader.read(got.path), there.shared_object.stat()
+    (library,) = (one for one in image.files if one.path == str(there.shared_object))
     assert (library.inode, library.modified_ns, library.device) == (status.st_ino, status.st_mtime_ns, 0)
     arrived = got.path.read_bytes()
     assert arrived[image.data_offset :] == content[image.data_offset :]
@@ -92,8 +92,8 @@ def test_a_snapshot_travels_on_from_the_machine_where_it_arrived(machine: Machin
     sending.send(second.store, pull(second, place).snapshot, place, KEY)
     third = elsewhere(second)
     got = pull(third, place).snapshot
-    (library,) = (one for one in reader.read(got.path).files if one.path == str(third.library))
-    assert library.inode == third.library.stat().st_ino
+    (library,) = (one for one in reader.read(got.path).files if one.path == str(third.shared_object))
+    assert library.inode == third.shared_object.stat().st_ino
     assert got.files is not None
     records = {one.path: one for one in file_lists.decode(got.files.read_bytes(), where=got.files).files}
     assert records[str(third.module)].frozen is not None
@@ -154,15 +154,15 @@ def test_the_files_of_the_temporary_folder_arrive(machine: Machine, place: Memor
 
 
 def remove_the_library(there: Machine) -> str:
-    there.library.unlink()
-    return f"{there.library} cannot be opened"
+    there.shared_object.unlink()
+    return f"{there.shared_object} cannot be opened"
 
 
 def change_the_library(there: Machine) -> str:
-    content = bytearray(there.library.read_bytes())
+    content = bytearray(there.shared_object.read_bytes())
     content[0] ^= 1
-    there.library.write_bytes(content)
-    return f"{there.library} has another content"
+    there.shared_object.write_bytes(content)
+    return f"{there.shared_object} has another content"
 
 
 def have_other_packages(there: Machine) -> str:

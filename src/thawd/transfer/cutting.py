@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 
+from thawd.snapshot.disk.file_trees import data_ranges
 from thawd.snapshot.inspect.records import Image
 from thawd.transfer.chunk_format import MAX_CHUNK_BYTES
 from thawd.transfer.record_body import Extent
@@ -80,7 +81,7 @@ def cut_image(cutter: Cutter, fd: int, image: Image) -> list[Extent]:
     """
     extents: list[Extent] = []
     cuts = sorted(_cuts(image))
-    for begin, end in _data(fd, image.file_bytes):
+    for begin, end in data_ranges(fd, image.file_bytes):
         inside = [cut for cut in cuts if begin < cut < end]
         for one, other in zip([begin, *inside], [*inside, end], strict=True):
             cutter.cut(fd, one, other, extents)
@@ -96,18 +97,3 @@ def _cuts(image: Image) -> Iterator[int]:
             yield operation.offset + operation.length
     for item in image.objects:
         yield item.offset
-
-
-def _data(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """The ranges of a file that are no holes."""
-    at = 0
-    while at < size:
-        try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # ENXIO: a hole reaches up to the file's end
-                raise
-            return
-        end = os.lseek(fd, at, os.SEEK_HOLE)
-        yield at, min(end, size)
-        at = end

@@ -56,27 +56,33 @@ class SnapshotExchange:
         self._program = program
         self._send = send
         self._rests_until_s = 0.0
+        self._asked: set[tuple[str, str]] = set()  # functions and keys
         self._reports = SayOnce(report)
         self._waiting: queue.Queue[Snapshot] = queue.Queue(_WAITING)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def receive(self, function: str, key: str) -> bool | None:
+    def receive(self, function: str, key: str) -> bool:
         """Receive the snapshot with this key (`ImageOrigin.key`), if the store of chunks has one. Blocks.
 
+        The store is asked once for each key, so that a snapshot that cannot be used does not come again. If the store
+        failed, it is asked again.
+
         Returns:
-            Whether the machine's store has it now. None: the store of chunks failed, or did so less than a minute ago;
-            a later call may receive the snapshot.
+            Whether the machine's store has the snapshot now.
         """
-        if time.monotonic() < self._rests_until_s:
-            return None
+        if (function, key) in self._asked or time.monotonic() < self._rests_until_s:
+            return False
+        self._asked.add((function, key))
         try:
             record = self._record(function, key)
         except ResourceNotFoundException:
             return False
         except Exception as error:
             self._report(f"{function}: its snapshot cannot be received from {self._place.name}", error)
-            return False if isinstance(error, ChunkError) else None
+            if not isinstance(error, ChunkError):
+                self._asked.discard((function, key))
+            return False
         return record is not None and self._take(function, record)
 
     def _take(self, function: str, record: receiving.Record) -> bool:

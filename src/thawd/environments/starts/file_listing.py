@@ -28,12 +28,8 @@ _STAMPS = ".stamps"
 class Exchange(Protocol):
     """Shares snapshots with other machines; `thawd.transfer.exchange` implements it. Neither method raises an error."""
 
-    def receive(self, function: str, key: str) -> bool | None:
-        """Put the image with this key into the store, if another machine has sent it. Blocks.
-
-        Returns:
-            Whether the store has it now. None: that is not known yet, and a later call may put it there.
-        """
+    def receive(self, function: str, key: str) -> bool:
+        """Put the image with this key into the store, if another machine has sent it; returns whether. Blocks."""
 
     def send(self, snapshot: Snapshot) -> None:
         """Send a new snapshot to other machines, later."""

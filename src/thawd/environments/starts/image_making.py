@@ -124,7 +124,6 @@ class Snapshots:
         self._starter = starter
         self._launcher = launcher
         self._exchange = exchange
-        self._received: set[str] = set()  # keys of the images that were asked for elsewhere
 
     async def find(self, version: Version) -> Frozen | None:
         """Return the stored image with the version's key; None if there is none. Call `check` before the first thaw.
@@ -165,8 +164,10 @@ class Snapshots:
 
     async def find_again(self, version: Version) -> Frozen | None:
         """Find an image elsewhere after this machine's was unusable: perhaps its files were only installed again."""
+        if self._exchange is None:
+            return None
         key = await asyncio.to_thread(self._key, version)
-        if not await asyncio.to_thread(self._receive, version.function.name, key):
+        if not await asyncio.to_thread(self._exchange.receive, version.function.name, key):
             return None
         return await self.find(version)
 
@@ -332,19 +333,9 @@ class Snapshots:
     def _find(self, function: str, key: str) -> Snapshot | None:
         """Find an image in the store, or else elsewhere. Blocks."""
         stored = self._store.find(key)
-        if stored is None and self._receive(function, key):
+        if stored is None and self._exchange is not None and self._exchange.receive(function, key):
             stored = self._store.find(key)
         return stored
-
-    def _receive(self, function: str, key: str) -> bool:
-        """Have an image sent from elsewhere; one that cannot be used does not come again."""
-        if self._exchange is None or key in self._received:
-            return False
-        self._received.add(key)
-        received = self._exchange.receive(function, key)
-        if received is None:
-            self._received.discard(key)
-        return bool(received)
 
     @property
     def _disks(self) -> Disks:

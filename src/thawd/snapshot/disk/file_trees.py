@@ -159,20 +159,28 @@ def _copy_file(path: Path, to: Path, status: os.stat_result) -> None:
 def _copy_data(source: int, target: int, size_bytes: int) -> None:
     """Copy a file's data without its holes."""
     os.truncate(target, size_bytes)
-    at = 0
-    while at < size_bytes:
-        try:
-            at = os.lseek(source, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # ENXIO: a hole reaches up to the file's end
-                raise
-            return
-        end = os.lseek(source, at, os.SEEK_HOLE)
+    for begin, end in data_ranges(source, size_bytes):
+        at = begin
         while at < end:
             copied = _copy_piece(source, target, min(end - at, _PIECE_BYTES), at)
             if not copied:
                 return  # the file has become shorter
             at += copied
+
+
+def data_ranges(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the begin and the end of each range in the file's first `size_bytes` bytes that is no hole."""
+    at = 0
+    while at < size_bytes:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # ENXIO: a hole reaches up to the file's end
+                raise
+            return
+        end = os.lseek(fd, at, os.SEEK_HOLE)
+        yield at, min(end, size_bytes)
+        at = end
 
 
 def _copy_piece(source: int, target: int, piece_bytes: int, at: int) -> int:
