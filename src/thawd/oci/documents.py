@@ -272,9 +272,3 @@ def _decode(content: bytes, kind: type[_Document], what: str) -> _Document:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ImageError(f"{what}: a document of the image cannot be read: {error}") from None
-
-
-# msgspec examines a type when it is decoded for the first time, and not safely if two threads do that at once. So it is
-# done here, while the module is imported.
-for _kind in (Manifest, Index, ImageConfig):
-    msgspec.json.Decoder(_kind)

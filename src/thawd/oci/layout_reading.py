@@ -282,8 +282,3 @@ class _Tar:
             else:
                 break
         raise KeyError(name)
-
-
-# msgspec examines a type when it is decoded for the first time, and not safely if two threads do that at once. So it is
-# done here, while the module is imported.
-msgspec.json.Decoder(list[_DockerImage])

@@ -244,8 +244,3 @@ def _write_all(fd: int, chunk: bytes) -> None:
     view = memoryview(chunk)
     while view:
         view = view[os.write(fd, view) :]
-
-
-# msgspec examines a type when it is decoded for the first time, and not safely if two threads do that at once. So it is
-# done here, while the module is imported.
-msgspec.msgpack.Decoder(Changes)

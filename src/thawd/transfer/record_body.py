@@ -233,8 +233,3 @@ def _check_tree(tree: Tree, body: Body) -> None:
         _check_extents(entry.extents, entry.bytes if entry.kind == "file" else 0, body)
     if kinds.get("") != "folder":
         raise ChunkError("the record is damaged: a tree has no root")
-
-
-# msgspec examines a type when it is decoded for the first time, and not safely if two threads do that at once. So it is
-# done here, while the module is imported.
-msgspec.json.Decoder(Body)

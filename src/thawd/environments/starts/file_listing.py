@@ -67,8 +67,3 @@ def files_elsewhere(snapshot: Snapshot) -> tuple[str, ...]:
     if snapshot.sidecar is None or not snapshot.sidecar.sent_as or snapshot.files is None:
         return ()
     return (str(snapshot.files),)
-
-
-# msgspec examines a type when it is decoded for the first time, and not safely if two threads do that at once. So it is
-# done here, while the module is imported.
-msgspec.json.Decoder(list[Stamp])

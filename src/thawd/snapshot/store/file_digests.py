@@ -133,8 +133,3 @@ def _load(store: Path | None) -> dict[_Key, str]:
     except (OSError, msgspec.DecodeError):
         return {}
     return dict(found.digests) if found.layout == _LAYOUT else {}
-
-
-# msgspec examines a type when it is decoded for the first time, and not safely if two threads do that at once. So it is
-# done here, while the module is imported.
-msgspec.json.Decoder(_Remembered)

@@ -253,8 +253,3 @@ def _status_here(
             f"was made ({record.bytes:,} bytes, SHA-256 {record.sha256[:12]})"
         )
     return status
-
-
-# msgspec examines a type when it is decoded for the first time, and not safely if two threads do that at once. So it is
-# done here, while the module is imported.
-msgspec.json.Decoder(FileList)

@@ -222,9 +222,3 @@ def _read_sidecar(path: Path, *, sha256: str) -> tuple[Sidecar | None, str | Non
     if sidecar.sha256 != sha256:
         return None, f"{path} describes another image, {sidecar.sha256[:12]}", status.st_mtime
     return sidecar, None, status.st_mtime
-
-
-# msgspec examines a type when it is decoded for the first time, and not safely if two threads do that at once. So it is
-# done here, while the module is imported.
-msgspec.json.Decoder(_Layout)
-msgspec.json.Decoder(Sidecar)
