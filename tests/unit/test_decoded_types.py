@@ -11,6 +11,9 @@ PROGRAM = """
 import contextlib, sys, threading
 from thawd.errors import ImageError
 from thawd.oci import documents
+from thawd.system import decoded_types
+
+assert decoded_types.examine() > 5
 
 sys.setswitchinterval(1e-6)
 manifest = b'{"schemaVersion": 2, "config": %s, "layers": [%s]}'

@@ -35,7 +35,7 @@ from thawd.server.switch_user import become
 from thawd.server.web import Uvicorn, configured, quieten_uvicorn
 from thawd.sources.buckets.files import install_lease_signal_handler
 from thawd.stores.backup import RESCUED, rescue, rescued
-from thawd.system import threads
+from thawd.system import decoded_types, threads
 from thawd.telemetry.console import complain, say
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ class Server:
         self, tasks: asyncio.TaskGroup, listener: socket.socket, *, watch: bool, ready: ReadyFile | None
     ) -> None:
         platform = self._platform
+        decoded_types.examine()  # before the first thread decodes a document
         await platform.open(aws=self._aws, emulator=self._emulator, stopping=self._stop)
         lasting = await self._start_lasting(tasks)
         web = configured(platform.application)
