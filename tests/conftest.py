@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import whole_files
 from tests.loops import run
 
 # By default Hypothesis fails an example that takes more than 0.2 s or is slow to generate. That also happens on a busy
@@ -37,8 +38,8 @@ os.environ["PATH"] = os.pathsep.join(
     for entry in os.environ.get("PATH", os.defpath).split(os.pathsep)
 )
 
-# Collecting the tests makes two million objects, and all of them stay. Meanwhile the garbage collector would go through
-# them again and again, for a third of the time.
+# Collecting all tests makes two million objects, and all of them stay. Meanwhile the garbage collector would go through
+# them again and again, for a third of the time. tests/whole_files.py does the same for one file.
 gc.disable()
 
 # The longest folders come first, so that no worker is left alone with a long file at the end.
@@ -55,11 +56,12 @@ FOLDERS = (
 )
 
 
-def pytest_configure() -> None:
-    """Stop ignoring Ctrl-C, so that the processes we start do not ignore it.
+def pytest_configure(config: pytest.Config) -> None:
+    """Let workers import only the files that they run; stop ignoring Ctrl-C, so that processes we start do not.
 
     A shell that starts the tests in the background makes them ignore it, and child processes inherit that.
     """
+    whole_files.register(config)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
@@ -96,6 +98,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             return "serial" if _is_serial(config.rootpath / file) else file
+
+        def _reschedule(self, node: Any) -> None:
+            # A worker has one item more than it runs, because it runs an item only once it knows the next one, or that
+            # there is none. With more it would keep whole files from idle workers. One that replaces a crashed worker
+            # gets its first items when it has collected the tests.
+            while (
+                node in self.registered_collections
+                and not node.shutting_down
+                and self._pending_of(self.assigned_work[node]) < 2
+            ):
+                super()._reschedule(node)
+
+        def remove_node(self, node: Any) -> str | None:
+            workload = self.assigned_work.pop(node)
+            pending = [(unit, item) for unit in workload.values() for item, has_run in unit.items() if not has_run]
+            if not pending:
+                return None
+            unit, crashed = pending[0]
+            unit[crashed] = True  # it is reported as failed, and not run again: it would end the next worker, too
+            self.workqueue.update({scope: unit for scope, unit in workload.items() if not all(unit.values())})
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return crashed
 
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 

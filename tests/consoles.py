@@ -14,6 +14,8 @@ from pathlib import Path
 from tests import shell_programs
 
 DOCS = Path(__file__).parents[1] / "docs"
+# `thawd up` prints this line if publications take longer than 2 s.
+_ONLY_IF_SLOW = "not yet published. thawd publishes first"
 _END = "@@done "
 _PATIENCE_S = 60.0
 # A block of code. If the line before the block ends with a file name, as in "`app.py`:", that is the block's file.
@@ -86,6 +88,8 @@ def run(
     """
     path = f"{tools or shell_programs.folder()}:{Path(sys.executable).parent}"
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", "AWS_PAGER": "", "LC_ALL": "C.UTF-8"}
+    # Only an editable installation, as that of the tests, makes pytest warn that thawd's plugin is not rewritten.
+    environment["PYTEST_ADDOPTS"] = "-W ignore::pytest.PytestAssertRewriteWarning"
     shell = subprocess.Popen(
         ["bash"],
         stdin=subprocess.PIPE,
@@ -133,7 +137,8 @@ def _type(shell: subprocess.Popen[str], command: str) -> tuple[str, list[str]]:
     for line in shell.stdout:
         if line.startswith(_END):
             return line.removeprefix(_END).strip(), printed.removesuffix("\n").splitlines()
-        printed += line
+        if _ONLY_IF_SLOW not in line:
+            printed += line
     raise AssertionError(f"the shell ended in {command}: {printed}")
 
 

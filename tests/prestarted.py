@@ -9,7 +9,8 @@ pass the variable on: the libraries of the tests are for the server alone.
 
 A server with ``--aws`` starts the emulator. It is a child of the server, so that only the server can fork it. The
 original of such servers has imported the emulator's modules, too. Its fork forks once more before it becomes the
-server, and that process waits until the server starts the emulator.
+server, and that process waits until the server starts the emulator. This original is a fork of the original of servers,
+and an emulator without a server is a fork of it: so each worker imports nothing twice.
 
 A fork differs from an executed program in what it inherits: the interpreter's options, its hash seed and what importing
 read from the environment and the clock. Tests of these things start their processes with `subprocess.Popen`, or with
@@ -23,8 +24,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import gc
-import importlib
 import inspect
 import json
 import os
@@ -36,52 +35,33 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.imported_ahead import EMULATOR, IMPORTED, ROOT, SET_BY_IMPORTS, import_ahead
 
-_THAWD = (
-    "thawd.cli.program",
-    "thawd.cli.bench",
-    "thawd.cli.up",
-    "thawd.server.serving",
-    "thawd.bench.measuring",
-    "thawd.snapshot.lint",
-    "uvloop",
-)
-_EMULATOR = "thawd.server.emulator.moto_program"
-_MOTO = (
-    _EMULATOR,
-    "moto.moto_server.werkzeug_app",
-    "moto.sqs.models",
-    # The first stack imports this: the models of all services whose resources stacks make.
-    "moto.cloudformation.models",
-    "moto.apigateway.models",
-    "moto.apigatewayv2.models",
-    "moto.awslambda.models",
-    "moto.s3.responses",
-    "moto.scheduler.models",
-    "werkzeug.serving",
-)
-IMPORTED: Mapping[str, Sequence[str]] = {
-    "thawd": _THAWD,
-    "thawd --aws": (*_THAWD, *_MOTO),
-    _EMULATOR: _MOTO,
-    "aws": ("awscli.clidriver", "awscli.handlers"),
-}
-"""For each program, which is a module and perhaps an argument of it: the modules to import ahead."""
+# The original of a program that is the original of another program, and one that is a fork of another original.
+_ORIGINALS = {EMULATOR: "thawd --aws"}
+_FORKED = {"thawd --aws": "thawd"}
+# Both modules are imported here because a server must not find the folder of the tests.
+_EXECUTED = """
+import socket, sys
+from tests import prestarted, shell_programs
+prestarted._serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))
+"""
 
 PROJECTS = ("template.yaml", "template.yml", "cdk.out", "serverless.yml")
 """Files and folders of other tools' projects: in a folder with one of them, `thawd up` starts the emulator, too."""
 
-_SET_BY_IMPORTS: dict[str, str] = {}
 _PRELOAD = "LD_PRELOAD"
 _CLONE_PARENT = 0x8000
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _LONGEST_BYTES = 1 << 20
+
+SCRIPTS: set[str] = set()
+"""Scripts that run in place of the module: ``[script, "-m", module, *arguments]`` is a fork, too."""
 
 EXECUTE = "THAWD_TESTS_EXECUTE"
 """The environment variable with which programs are executed: those of all tests, or the one that gets it."""
@@ -118,8 +98,12 @@ class Popen(subprocess.Popen[Any]):
         ]
         try:
             preloaded = (given["env"] or os.environ).get(_PRELOAD, "")
-            original = _original(program, "" if preloaded == os.environ.get(_PRELOAD, "") else preloaded)
-            self.pid = original.fork(list(given["args"])[3:], given["cwd"], given["env"], streams)
+            libraries = "" if preloaded == os.environ.get(_PRELOAD, "") else preloaded
+            original = _original(_ORIGINALS.get(program, program), libraries)
+            arguments, script = list(given["args"]), None
+            if arguments[0] in SCRIPTS:
+                script = arguments[0]
+            self.pid = original.fork(program, arguments[3:], given["cwd"], given["env"], streams, script)
             self._child_created = True
         finally:
             self._close_pipe_fds(*(given[name] for name in _PIPES))  # type: ignore[attr-defined]
@@ -152,6 +136,8 @@ def _program_of(arguments: Any, cwd: Any) -> str | None:
     if not MAY_FORK or isinstance(arguments, str) or threading.current_thread() is not threading.main_thread():
         return None
     given = [str(argument) for argument in arguments]
+    if given[0] in SCRIPTS:
+        given[0] = sys.executable
     if given[:2] != [sys.executable, "-m"] or given[2] not in IMPORTED:
         return None
     has_stacks = any(Path(cwd or ".", name).exists() for name in PROJECTS)
@@ -172,50 +158,107 @@ class _Original:
     Args:
         program: the program, as in `IMPORTED`.
         preloaded: the libraries of LD_PRELOAD.
+        python: the interpreter that has the program.
     """
 
-    def __init__(self, program: str, preloaded: str) -> None:
-        self._preloaded = preloaded
+    def __init__(self, program: str, preloaded: str, python: str) -> None:
+        self._preloaded, self._python = preloaded, python
         self._own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.prestarted", program, str(theirs.fileno())],
-                cwd=ROOT,
-                env={**os.environ, _PRELOAD: preloaded} if preloaded else None,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
+            if program in _FORKED and not preloaded:
+                pid = _original(_FORKED[program], "").serve(f"{__name__}._serve", [program], [theirs])
+                self._wait: Callable[[], object] = partial(os.waitpid, pid, 0)
+            else:
+                self._wait = self._execute(program, theirs).wait
         atexit.register(self._end)
 
-    def fork(self, arguments: Sequence[Any], cwd: Any, environ: Mapping[str, str] | None, streams: list[int]) -> int:
-        """Fork the process and return the id of the fork."""
+    def _execute(self, program: str, asking: socket.socket) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [self._python, "-c", _EXECUTED, program, str(asking.fileno())],
+            cwd=ROOT,
+            env={**os.environ, _PRELOAD: self._preloaded} if self._preloaded else None,
+            pass_fds=[asking.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+
+    def fork(
+        self,
+        program: str,
+        arguments: Sequence[Any],
+        cwd: Any,
+        environ: Mapping[str, str] | None,
+        streams: list[int],
+        script: str | None,
+    ) -> int:
+        """Fork the process. The fork runs the program, or the script in its place; return its process id."""
         given = {**(os.environ if environ is None else environ)}
         if self._preloaded:
             del given[_PRELOAD]
-        _ask(self._own, arguments, cwd, given, streams)
+        _ask(self._own, program, arguments, cwd, given, streams, script=script)
+        return self._forked()
+
+    def serve(self, function: str, arguments: Sequence[str], sockets: Sequence[socket.socket]) -> int:
+        """Fork the process. The fork calls a function of the tests; return its process id."""
+        asked = json.dumps({"function": function, "arguments": arguments}).encode()
+        socket.send_fds(self._own, [asked], [each.fileno() for each in sockets])
+        return self._forked()
+
+    def _forked(self) -> int:
         answer = self._own.recv(64)
         assert answer, "the process to fork from has ended"
         return int(answer)
 
     def _end(self) -> None:
         self._own.close()
-        self._process.wait()
+        with contextlib.suppress(ChildProcessError):  # a test that reaps all children of this process has reaped it
+            self._wait()
 
 
-def _ask(by: socket.socket, arguments: Sequence[Any], cwd: Any, environ: Mapping[str, str], streams: list[int]) -> None:
+def _ask(
+    by: socket.socket,
+    program: str,
+    arguments: Sequence[Any],
+    cwd: Any,
+    environ: Mapping[str, str],
+    streams: list[int],
+    *,
+    script: str | None = None,
+) -> None:
     """Send what a process that has imported a program needs for running it."""
     asked = {
+        "program": program,
         "arguments": [os.fsdecode(argument) for argument in arguments],
         "cwd": os.fsdecode(cwd or Path.cwd()),
         "environ": {**environ},
         "umask": _umask(),
+        "script": script,
     }
     socket.send_fds(by, [json.dumps(asked).encode("utf-8", "surrogateescape")], streams)
 
 
 @cache
-def _original(program: str, preloaded: str) -> _Original:
-    return _Original(program, preloaded)
+def _original(program: str, preloaded: str, python: str = sys.executable) -> _Original:
+    return _Original(program, preloaded, python)
+
+
+def serve_in_fork(
+    program: str,
+    function: str,
+    arguments: Sequence[str],
+    sockets: Sequence[socket.socket],
+    *,
+    python: str = sys.executable,
+) -> int:
+    """Call a function in a fork of a process that has imported a program; return the process id of that child.
+
+    Args:
+        program: the program, as in `IMPORTED`.
+        function: the function's module and name.
+        arguments: its first arguments.
+        sockets: its other arguments; the fork has copies of them.
+        python: the interpreter that has the program.
+    """
+    return _original(program, "", python).serve(function, arguments, sockets)
 
 
 def _umask() -> int:
@@ -224,36 +267,38 @@ def _umask() -> int:
     return now
 
 
-def import_ahead(program: str) -> None:
-    """Import the modules of a program, in a process that is forked afterwards."""
-    sys.path.remove(str(ROOT)) if str(ROOT) in sys.path else None
-    before = dict(os.environ)
-    for name in IMPORTED[program]:
-        importlib.import_module(name)
-    _SET_BY_IMPORTS.update({key: value for key, value in os.environ.items() if before.get(key) != value})
-    gc.collect()
-    gc.freeze()
-
-
 def _serve(program: str, asking: socket.socket) -> None:
     """Import the modules, then fork on request until the worker has ended."""
     import_ahead(program)
     python = ctypes.PyDLL(None)  # calls without releasing the GIL, as a fork requires
     number = _SYS_CLONE[os.uname().machine]
     while True:
-        asked, streams, _, _ = socket.recv_fds(asking, _LONGEST_BYTES, 3)
-        if not asked:
+        sent, streams, _, _ = socket.recv_fds(asking, _LONGEST_BYTES, 3)
+        if not sent:
             return
         python.PyOS_BeforeFork()
         pid = python.syscall(number, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
         if pid == 0:
             python.PyOS_AfterFork_Child()
             asking.close()
-            os._exit(run_here(program, json.loads(asked), streams))
+            os._exit(_run_fork(json.loads(sent), streams))
         python.PyOS_AfterFork_Parent()
         for fd in streams:
             os.close(fd)
         asking.send(str(pid).encode())
+
+
+def _run_fork(asked: Mapping[str, Any], received: Sequence[int]) -> int:
+    """Run a program, or a function of the tests, in this fork; return its exit status."""
+    if "program" in asked:
+        return run_here(asked["program"], asked, received)
+    module, _, name = asked["function"].rpartition(".")
+    try:
+        getattr(sys.modules[module], name)(*asked["arguments"], *(socket.socket(fileno=fd) for fd in received))
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 def run_here(program: str, asked: Mapping[str, Any], streams: Sequence[int]) -> int:
@@ -271,7 +316,7 @@ def run_here(program: str, asked: Mapping[str, Any], streams: Sequence[int]) -> 
     os.chdir(asked["cwd"])
     os.umask(asked["umask"])
     os.environ.clear()
-    os.environ.update(_SET_BY_IMPORTS | asked["environ"])
+    os.environ.update(SET_BY_IMPORTS | asked["environ"])
     time.tzset()
     if program == "thawd --aws":
         _keep_emulator_ready()
@@ -316,17 +361,24 @@ def _keep_emulator_ready() -> None:
             os._exit(0)
         os.setsid()
         theirs.send(b"started")
-        os._exit(run_here(_EMULATOR, json.loads(asked), streams))
+        os._exit(run_here(EMULATOR, json.loads(asked), streams))
     theirs.close()
     execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
     def start(self: Any, *arguments: Any) -> None:
         given = inspect.signature(execute).bind(self, *arguments).arguments
-        if own.fileno() == -1 or _program_of(given["args"], None) != _EMULATOR:
+        if own.fileno() == -1 or _program_of(given["args"], None) != EMULATOR:
             execute(self, *arguments)
             return
         with own:
-            _ask(own, list(given["args"])[3:], given["cwd"], given["env"], [given["p2cread"], given["c2pwrite"], 2])
+            _ask(
+                own,
+                EMULATOR,
+                list(given["args"])[3:],
+                given["cwd"],
+                given["env"],
+                [given["p2cread"], given["c2pwrite"], 2],
+            )
             assert own.recv(64), "the process that waits for the emulator's start has ended"
         self.pid, self._child_created = pid, True
         self._close_pipe_fds(*(given[name] for name in _PIPES))
@@ -355,7 +407,3 @@ def _finish() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-
-
-if __name__ == "__main__":
-    _serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))

@@ -1,9 +1,10 @@
-"""The commands `thawd` and `aws` for shells, without importing the programs each time: they fork prepared processes.
+"""The commands `thawd`, `aws` and `sam` for shells: they fork prepared processes and import nothing each time.
 
-Importing `thawd` takes 0.1 s of processor time, `aws` 0.4 s, and the pages of the documentation contain a hundred such
-commands. `folder` returns a folder for the front of PATH, `command` one command. A command sends its arguments, folder,
-environment and standard streams to a process that has imported the program. That process forks, the fork runs the
-installed script of the program, and the command exits with its status. A fork outlives a command that is killed.
+Importing `thawd` takes 0.1 s of processor time, `aws` 0.4 s, `sam` 0.8 s, and the pages of the documentation contain a
+hundred such commands. `folder` returns a folder for the front of PATH, `command` one command. A command sends its
+arguments, folder, environment and standard streams to a process that has imported the program. That process forks, the
+fork runs the installed script of the program, and the command exits with its status. A fork outlives a command that is
+killed.
 
 With ``THAWD_TESTS_EXECUTE=1`` the folder contains the programs themselves, as in the tests of `thawd.cli`.
 """
@@ -11,12 +12,12 @@ With ``THAWD_TESTS_EXECUTE=1`` the folder contains the programs themselves, as i
 from __future__ import annotations
 
 import atexit
+import contextlib
 import marshal
 import os
 import select
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from functools import cache
@@ -49,12 +50,18 @@ def folder() -> Path:
 
 
 @cache
-def command(program: str) -> Path:
-    """Return one of the commands; only what it needs is started."""
+def command(program: str, installed: Path | None = None) -> Path:
+    """Return one of the commands; only what it needs is started.
+
+    Args:
+        program: the command.
+        installed: the program in another virtual environment.
+    """
+    installed = installed or TOOLS / program
     if not prestarted.MAY_FORK:
-        return TOOLS / program
+        return installed
     for name in ("thawd", "thawd --aws") if program == "thawd" else (program,):
-        _start_serving(name)
+        _start_serving(name, installed)
     made = _folder() / program
     made.write_text(_COMMAND.format(python=sys.executable, name=program, folder=str(_folder())))
     made.chmod(0o755)
@@ -68,35 +75,32 @@ def _folder() -> Path:
     return made
 
 
-def _start_serving(name: str) -> None:
+def _start_serving(name: str, installed: Path) -> None:
     """Start a process that serves commands of one name until this process ends."""
     own, lifeline = socket.socketpair()
     with lifeline, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(_folder() / f"{name}.socket"))
         listening.listen(64)
-        passed = [listening.fileno(), lifeline.fileno()]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.shell_programs", name, *map(str, passed)],
-            cwd=prestarted.ROOT,
-            pass_fds=passed,
-            stdin=subprocess.DEVNULL,
+        python = sys.executable if installed.parent == TOOLS else str(installed.parent / "python")
+        pid = prestarted.serve_in_fork(
+            name, f"{__name__}._serve", [name, str(installed)], [listening, lifeline], python=python
         )
 
     def end() -> None:
         own.close()
-        process.wait()
+        with contextlib.suppress(ChildProcessError):  # a test that reaps all children of this process has reaped it
+            os.waitpid(pid, 0)
 
     atexit.register(end)
 
 
-def _serve(name: str, listening: socket.socket, lifeline: socket.socket) -> None:
-    prestarted.import_ahead(name)
+def _serve(name: str, script: str, listening: socket.socket, lifeline: socket.socket) -> None:
     while lifeline not in select.select([listening, lifeline], [], [])[0]:
         connection, _ = listening.accept()
         if os.fork() == 0:
             listening.close()
             lifeline.close()
-            os._exit(_run(name, connection))
+            os._exit(_run(name, script, connection))
         connection.close()
         while _reap():
             pass
@@ -109,7 +113,7 @@ def _reap() -> bool:
         return False
 
 
-def _run(name: str, connection: socket.socket) -> int:
+def _run(name: str, script: str, connection: socket.socket) -> int:
     """Run a command in a fork, and send its exit status, or the negative number of the signal that ended it."""
     sent, streams, _, _ = socket.recv_fds(connection, _LONGEST_BYTES, 3)
     arguments, cwd, environ, umask = marshal.loads(sent)
@@ -121,14 +125,10 @@ def _run(name: str, connection: socket.socket) -> int:
             "cwd": cwd,
             "environ": {os.fsdecode(key): os.fsdecode(value) for key, value in environ.items()},
             "umask": umask,
-            "script": str(TOOLS / name.partition(" ")[0]),
+            "script": script,
         }
         os._exit(prestarted.run_here(name, asked, streams))
     for fd in streams:
         os.close(fd)
     connection.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
     return 0
-
-
-if __name__ == "__main__":
-    _serve(sys.argv[1], *(socket.socket(fileno=int(fd)) for fd in sys.argv[2:]))

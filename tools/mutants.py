@@ -38,6 +38,9 @@ SOURCE = ROOT / "src" / "thawd"
 
 # The unit tests of each module: names of tests/unit/test_*.py. When a module is renamed, change its line here.
 PAIRS: dict[str, str] = {
+    "thawd.cluster.placement": "placement",
+    "thawd.cluster.machine_index": "placement",
+    "thawd.cluster.shares": "shares",
     "thawd.deploy.aws.naming": "aws_template",
     "thawd.deploy.aws.plan": "aws_plan",
     "thawd.deploy.aws.versions_and_aliases": "aws_template",

@@ -19,7 +19,7 @@ import click
 
 from thawd import config, errors
 from thawd.cli import program
-from thawd.telemetry import metrics
+from thawd.telemetry import exposition, metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -181,8 +181,14 @@ _METRICS: tuple[tuple[str, str, Callable[[str], str], dict[str, str]], ...] = (
 def _metrics() -> str:
     """Return every metric that ``GET /metrics`` shows, by group."""
     text = (
-        "# Metrics\n\n`GET /metrics` answers in Prometheus' text format. Distributions are summaries: each has a "
-        "`_count` and a `_sum`.\n"
+        "# Metrics\n\n`GET /metrics` answers in Prometheus' text format, in OpenMetrics or in Prometheus' protobuf "
+        "format, as the client's `Accept` header says. Distributions are histograms. The bounds of their buckets are "
+        "powers of two, in seconds, and all counts are exact; before its first duration, a series has only the bucket "
+        "`+Inf`. In OpenMetrics and protobuf, buckets have exemplars with the trace id of an invocation. In protobuf, "
+        "they are also native histograms, whose buckets are 1.1 % wide.\n\n"
+        f"`thawd_build_info` has the labels version and python: {exposition.BUILD_INFO[0].lower()}"
+        f"{exposition.BUILD_INFO[1:]} The metrics `process_*` are about the server's process, without its "
+        "environments.\n"
     )
     for title, labels, name_of, helps in _METRICS:
         if title:

@@ -166,11 +166,24 @@ class RequestEntityTooLargeException(ThawdError):
     retryable = False
 
 
+RATE_EXCEEDED = "Rate Exceeded."
+"""Lambda's message for a reached limit; it does not say which."""
+RESERVED_CONCURRENCY_REACHED = "ReservedFunctionConcurrentInvocationLimitExceeded"
+"""The reason of a throttling error: the function's reserved concurrency is in use."""
+
+
 class TooManyRequestsException(ThawdError):
     """A concurrency limit was reached, or too many requests are already waiting (HTTP 429)."""
 
     type = "TooManyRequestsException"
     status = 429
+
+
+class NotMemberError(TooManyRequestsException):
+    """This machine is cut off from its cluster, or is being drained, so it accepts and begins nothing (HTTP 503)."""
+
+    type = "ServiceException"
+    status = 503
 
 
 class RecursiveInvocationException(ThawdError):
@@ -222,6 +235,22 @@ class NothingStored(StoreError):
 
 class StoreFullError(StoreError):
     """The disk of a store, for example of the data folder, is full, so nothing was stored (HTTP 503)."""
+
+    status = 503
+
+
+class UnknownOutcomeError(StoreError):
+    """A store did not answer, so it is unknown whether it made a change (HTTP 503). The message says what to look at.
+
+    A repetition may make the change a second time.
+    """
+
+    status = 503
+    retryable = False
+
+
+class LeaseLostError(StoreError):
+    """This machine no longer holds a lease that it needs, so it changed nothing (HTTP 503)."""
 
     status = 503
 

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from thawd.wire.response_stream import ResponseStream
 
@@ -39,6 +40,9 @@ _RANDOM_BYTES = 20
 _READ_AHEAD = 128
 _random: list[str] = []
 os.register_at_fork(after_in_child=_random.clear)
+_request_ids: list[str] = []  # made in advance, many at a time, which is quicker
+os.register_at_fork(after_in_child=_request_ids.clear)
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
 def _random_digits() -> str:
@@ -54,9 +58,14 @@ def _random_digits() -> str:
 
 def new_request_id() -> str:
     """A new request id in Lambda's form: a random UUID, 36 characters."""
-    digits = _random_digits()
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
+    try:
+        return _request_ids.pop()
+    except IndexError:
+        digits = [_random_digits() for _ in range(_READ_AHEAD)]
+        _request_ids.extend(
+            f"{each[:8]}-{each[8:12]}-4{each[13:16]}-{_VARIANT[each[16]]}{each[17:20]}-{each[20:32]}" for each in digits
+        )
+        return _request_ids.pop()
 
 
 def in_a_line(error: str) -> str:
@@ -72,11 +81,37 @@ def in_a_line(error: str) -> str:
 def new_trace_header() -> str:
     """A trace header for a request that came without one. ``Sampled=0`` says that no trace is recorded.
 
-    Source: AWS X-Ray developer guide, "Tracing header". ``Root`` contains the time in seconds and 96 random bits,
-    ``Parent`` 64 random bits.
+    The parent is the end of the root, and no span. This tells the header from one of a caller that wants no trace; see
+    `thawd.grammar.trace_headers`.
+
+    Source: AWS X-Ray developer guide, "Tracing header". ``Root`` contains the time in seconds and 96 random bits.
     """
     digits = _random_digits()
-    return f"Root=1-{int(time.time()):08x}-{digits[:24]};Parent={digits[24:]};Sampled=0"
+    return f"Root=1-{int(time.time()):08x}-{digits[:24]};Parent={digits[8:24]};Sampled=0"
+
+
+def new_span_ids() -> tuple[str, str]:
+    """The ids of two new spans, 16 hexadecimal digits each."""
+    digits = _random_digits()
+    return digits[:16], digits[16:32]
+
+
+class TracedInvocation(NamedTuple):
+    """The spans of an invocation that is traced.
+
+    Attributes:
+        trace_id: the trace, 32 hexadecimal digits.
+        parent_id: span that the invocation belongs to, 16 hexadecimal digits; empty: the trace begins here.
+        span_id: span of the whole invocation.
+        handler_id: span of the handler, which is the parent of what the handler does.
+        header: trace header whose parent is the handler's span.
+    """
+
+    trace_id: str
+    parent_id: str
+    span_id: str
+    handler_id: str
+    header: str
 
 
 @dataclass(slots=True)
@@ -99,6 +134,14 @@ class Invocation:
         on_result: called with the result as soon as it is known, so that the caller can use it before the platform
             writes log lines, counts the invocation and releases the environment. It must not wait. It is not called if
             there is a log tail, or if no environment ran the invocation. The result is returned in any case.
+        forwarded: whether another machine of the cluster has sent it here, so that it must not be sent on.
+        leased_s: when it got its environment, ``time.monotonic()`` seconds; 0: it has none yet.
+        is_always_recorded: whether it is recorded even if others of its function are not.
+        arrived_s: when the head of its HTTP request had arrived, the same clock; 0: unknown, or it came otherwise.
+        queued_at: when its event was accepted, seconds since 1970; 0: it is no event, or not the event's first attempt.
+        traced: its spans; None: it is not traced.
+        answered_status: HTTP status that the client got, if it is not that of the handler's answer, for example because
+            the answer is malformed; 0: it is that of the answer.
     """
 
     function: str
@@ -114,6 +157,13 @@ class Invocation:
     alone: bool = False
     tenant_id: str | None = None
     on_result: Callable[[Result], None] | None = None
+    forwarded: bool = False
+    leased_s: float = 0.0
+    arrived_s: float = 0.0
+    queued_at: float = 0.0
+    traced: TracedInvocation | None = None
+    is_always_recorded: bool = False
+    answered_status: int = 0
 
 
 @dataclass(slots=True)
@@ -133,6 +183,10 @@ class Result:
         log_tail: last 4 KiB of this invocation's log; empty unless requested.
         content_type: content type that a streaming handler set; None for ordinary handlers.
         batch_size: number of invocations that ran together in the environment, this one included.
+        hooks_ms: the part of `prepare_ms` spent in the after-restore hooks.
+        log_stream: name of the environment's log stream; empty: unknown.
+        is_recorded: whether the invocation was reported to be recorded.
+        trace_id: trace header whose parent is the invocation's span; None: the invocation was not traced.
     """
 
     payload: bytes
@@ -145,3 +199,7 @@ class Result:
     log_tail: bytes = b""
     content_type: str | None = None
     batch_size: int = 1
+    hooks_ms: float = 0.0
+    log_stream: str = ""
+    is_recorded: bool = False
+    trace_id: str | None = None

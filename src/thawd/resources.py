@@ -135,7 +135,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         batch: how requests are joined; the handler takes a list of events and returns a list of answers. None: the
             handler takes one event.
         concurrency: most invocations that one environment runs at the same time; above 1 only for a handler that is
-            ``async def``.
+            ``async def``, or an ASGI application.
         maximum_retry_attempts: retries of a failed asynchronous event, 0-2.
         maximum_event_age_s: an asynchronous event older than this is not tried again, seconds, 60-21,600.
         on_success: destination of the outcomes of asynchronous events that succeeded, or None.

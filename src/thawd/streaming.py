@@ -16,6 +16,8 @@ This module uses only the standard library, and supports Python 3.9.
     def handler(event, context):
         yield from words(event)
 
+Both forms may be ``async def``. A generator needs no decorator: a function that contains ``yield`` streams its answer.
+
 When a test, or a runtime without streaming, calls such a handler like an ordinary one, the call returns the whole
 answer.
 
@@ -32,6 +34,8 @@ HTTP_RESPONSE = "application/vnd.awslambda.http-integration-response"
 SEPARATOR = b"\0" * 8
 BYTES = "application/octet-stream"
 """Content type of the answer if the handler does not set one."""
+
+TEXT = "text/plain; charset=utf-8"
 
 _PART_BYTES = 1 << 16
 Data = Union[str, bytes, bytearray, memoryview]
@@ -56,6 +60,11 @@ class Stream:
         self._begun = False
         self._closed = False
         self._lock = threading.Lock()
+
+    @property
+    def begun(self) -> bool:
+        """Whether a part was written."""
+        return self._begun
 
     def set_status(
         self, status: int, headers: Optional[Dict[str, str]] = None, cookies: Optional[Iterable[str]] = None
@@ -155,17 +164,44 @@ def _texts(headers: Dict[str, str]) -> Dict[str, str]:
     return {str(name): str(value) for name, value in headers.items()}
 
 
+def _run(awaitable: Any) -> Any:
+    import asyncio  # only for such handlers, because the import takes 20 to 40 ms
+
+    async def value() -> Any:
+        return await awaitable
+
+    return asyncio.run(value())
+
+
+async def pass_each(values: Any, take: Callable[[Any], None]) -> None:
+    """Call `take` with each value of an asynchronous iterator, and close the iterator, all in one task.
+
+    Otherwise the event loop would close an iterator that `take` has failed for, during the next invocation.
+    """
+    try:
+        async for value in values:
+            take(value)
+    finally:
+        close = getattr(values, "aclose", None)
+        if close is not None:
+            await close()
+
+
 class StreamingHandler:
     """A handler that streams its answer, created by the decorator `handler`.
 
     Attributes:
         streams: always True; the runtime recognises a streaming handler by this attribute.
+        finish: runs an awaitable of an ``async def`` handler to its end. The runtime uses one event loop for all.
     """
 
     streams = True
+    finish: Callable[[Any], Any] = staticmethod(_run)
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, text: bool = False) -> None:
+        """Make a streaming handler of `function`; `text`: the content type is plain text if the first part is text."""
         self.__wrapped__ = function
+        self._text = text
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = getattr(function, "__doc__", None)
         self._takes_stream = _positional(function) >= 3
@@ -174,18 +210,27 @@ class StreamingHandler:
         """Run the function and write what it returns: nothing for None, else one part or an iterator of parts."""
         function = self.__wrapped__
         answer = function(event, stream, context) if self._takes_stream else function(event, context)
+        if hasattr(type(answer), "__await__"):
+            answer = self.finish(answer)
         if answer is None:
             return
         if isinstance(answer, (str, bytes, bytearray, memoryview)):
-            stream.write(answer)
+            self._write(stream, answer)
+        elif hasattr(answer, "__aiter__"):
+            self.finish(pass_each(answer, lambda part: self._write(stream, part)))
         elif hasattr(answer, "__iter__") and not isinstance(answer, dict):
             for part in answer:
-                stream.write(part)
+                self._write(stream, part)
         else:
             raise TypeError(
                 "a streaming handler must return None, str, bytes or an iterator of str or bytes, not a %s; to send "
                 "JSON, call stream.write(json.dumps(...))" % type(answer).__name__
             )
+
+    def _write(self, stream: Stream, part: Any) -> None:
+        if self._text and isinstance(part, str) and not stream.begun and stream.prelude is None:
+            stream.set_content_type(TEXT)
+        stream.write(part)
 
     def __call__(self, event: Any, context: Any) -> Any:
         """Run the handler and return the whole answer.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import click
@@ -27,26 +29,28 @@ PROSE = "\n".join(page.read_text() for page in PAGES)
 SOURCES = [*sorted((ROOT / "src").rglob("*.py")), *sorted((ROOT / "native").glob("*.[ch]"))]
 
 
-@pytest.mark.parametrize("name", [f"thawd_{n}_total" for n in metrics.COUNTERS])
-def test_every_counter_is_documented(name: str) -> None:
-    assert f"`{name}`" in PROSE
+# Each test takes all names, pages or files: one test for each would take longer than its check.
 
 
-@pytest.mark.parametrize("name", ["thawd_fallbacks_total", *metrics.Fallback])
-def test_every_reason_of_a_slower_start_is_documented(name: str) -> None:
-    assert f"`{name}`" in PROSE
+def undocumented(names: Iterable[str]) -> list[str]:
+    return [name for name in names if f"`{name}`" not in PROSE]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(f"thawd_{n}_seconds" for n in metrics.DISTRIBUTIONS),
-        *(f"thawd_{n}" for n in (*metrics.GAUGES, *metrics.EVENT_GAUGES, *metrics.SOURCE_GAUGES)),
-        *(f"thawd_{n}_total" for n in (*metrics.EVENT_COUNTERS, *metrics.SOURCE_COUNTERS)),
-    ],
-)
-def test_every_distribution_and_gauge_is_documented(name: str) -> None:
-    assert f"`{name}`" in PROSE
+def test_every_counter_is_documented() -> None:
+    assert undocumented(f"thawd_{name}_total" for name in metrics.COUNTERS) == []
+
+
+def test_every_reason_of_a_slower_start_is_documented() -> None:
+    assert undocumented(["thawd_fallbacks_total", *metrics.Fallback]) == []
+
+
+def test_every_distribution_and_gauge_is_documented() -> None:
+    names = [
+        *(f"thawd_{name}_seconds" for name in metrics.DISTRIBUTIONS),
+        *(f"thawd_{name}" for name in (*metrics.GAUGES, *metrics.EVENT_GAUGES, *metrics.SOURCE_GAUGES)),
+        *(f"thawd_{name}_total" for name in (*metrics.EVENT_COUNTERS, *metrics.SOURCE_COUNTERS)),
+    ]
+    assert undocumented(names) == []
 
 
 @pytest.mark.parametrize("name", sorted(main.commands))
@@ -69,15 +73,15 @@ def test_every_error_of_the_api_has_a_docstring_and_a_status() -> None:
 def test_tests_named_on_the_pages_exist() -> None:
     files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
     code = "\n".join(files.values())
-    # Tutorials are left out: they tell readers to write tests of their own.
-    for page in (*(page for page in PAGES if page.parent.name != "tutorials"), ROOT / "SPECIFICATION.md"):
+    # Tutorials, and the page about tests, are left out: they tell readers to write tests of their own.
+    own = [page for page in PAGES if page.parent.name == "tutorials" or page.name == "test.md"]
+    for page in (*(page for page in PAGES if page not in own), ROOT / "SPECIFICATION.md"):
         for name in re.findall(r"\btest_\w+(?:\.py)?", page.read_text()):
             assert name in files or f"def {name}(" in code, f"{name}, named in {page.name}, does not exist"
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.relative_to(ROOT)))
-def test_files_are_of_a_size_that_can_be_read(source: Path) -> None:
-    assert len(source.read_text().splitlines()) <= 800
+def test_files_are_of_a_size_that_can_be_read() -> None:
+    assert [source for source in SOURCES if source.read_bytes().count(b"\n") > 800] == []
 
 
 def test_the_package_imports_nothing_eagerly() -> None:
@@ -93,17 +97,16 @@ def test_the_package_imports_nothing_eagerly() -> None:
 OWN = ROOT / "src" / "thawd"
 
 
-@pytest.mark.parametrize(
-    "name", sorted({entry.name for entry in OWN.iterdir() if not entry.name.startswith(("_", "."))})
-)
-def test_every_module_and_folder_stands_on_the_map(name: str) -> None:
+def test_every_module_and_folder_stands_on_the_map() -> None:
     page = (ROOT / "docs" / "explanation" / "design.md").read_text()
-    if name.endswith(".py"):
-        assert f"`{name}`" in page or f"`src/thawd/{name}`" in page
-    elif (OWN / name).is_dir():
-        assert f"`src/thawd/{name}/`" in page
+    for name in sorted({entry.name for entry in OWN.iterdir() if not entry.name.startswith(("_", "."))}):
+        if name.endswith(".py"):
+            assert f"`{name}`" in page or f"`src/thawd/{name}`" in page, name
+        elif (OWN / name).is_dir():
+            assert f"`src/thawd/{name}/`" in page, name
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub and the site make them from the text."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -112,15 +115,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower().strip()).replace(" ", "-") for title in plain}
 
 
-@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_of_a_page_lead_to_files_and_headings(page: Path) -> None:
-    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()):
-        if "://" in link:
-            continue
-        target = (page.parent / link).resolve() if link else page
-        assert target.is_file(), link
-        if anchor and target.suffix == ".md":
-            assert anchor in anchors(target), f"{link}#{anchor}"
+def test_links_of_the_pages_lead_to_files_and_headings() -> None:
+    for page in LINKED:
+        for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()):
+            if "://" in link:
+                continue
+            target = (page.parent / link).resolve() if link else page
+            assert target.is_file(), f"{link} in {page}"
+            if anchor and target.suffix == ".md":
+                assert anchor in anchors(target), f"{link}#{anchor} in {page}"
 
 
 def test_decisions_are_numbered_without_holes_and_listed() -> None:
@@ -146,13 +149,12 @@ def command_lines(page: Path) -> list[list[str]]:
     return [words for line in lines if (words := line.split())[0] in main.commands]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_command_lines_of_a_page_have_options_that_there_are(page: Path) -> None:
-    for words in command_lines(page):
+def test_command_lines_of_the_pages_have_options_that_there_are() -> None:
+    for page, words in [(each, words) for each in PAGES for words in command_lines(each)]:
         command: click.Command = main
         rest = words
         while isinstance(command, click.Group) and rest and rest[0] in command.commands:
             command, rest = command.commands[rest[0]], rest[1:]
         known = {"-h", "--help", *(name for parameter in command.params for name in parameter.opts)}
         given = {word.partition("=")[0].rstrip(",.):]") for word in rest if re.match(r"--?[a-zA-Z]", word)}
-        assert given <= known or command.name == "thaw", " ".join(words)
+        assert given <= known or command.name == "thaw", f"{' '.join(words)} in {page}"

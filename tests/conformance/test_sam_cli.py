@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import deployment_clients
+from tests import deployment_clients, shell_programs
 from tests.integration.conftest import Project, Running
 
 from .conftest import RUNTIME
@@ -70,7 +70,7 @@ class Sam(deployment_clients.Client):
     """
 
     def __init__(self, running: Running, folder: Path) -> None:
-        super().__init__(deployment_clients.sam(), running.url, folder)
+        super().__init__(shell_programs.command("sam", deployment_clients.sam()), running.url, folder)
 
     def deploy(self, *more: str, fails: bool = False) -> str:
         given = (

@@ -434,7 +434,7 @@ def test_recursion_and_runtime_management_are_kept(aws: Lambda) -> None:
 def archive(*entries: tuple[str, bytes, int]) -> bytes:
     """Make a zip file of entries: name, content, mode."""
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made:
         for name, content, mode in entries:
             info = zipfile.ZipInfo(name)
             info.external_attr = mode << 16

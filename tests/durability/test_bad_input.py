@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sqlite3
 import struct
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import prestarted
 from tests.durability.disk import FaultyDisk
 from tests.durability.server import Ended, Server, until
 
@@ -183,11 +184,20 @@ def page_of(file: Path, name: str) -> tuple[int, int]:
     return start, page_bytes
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of a project whose server was killed, and the events in its queue."""
+    server, accepted = queued(tmp_path_factory.mktemp("killed"))
+    return server.root, accepted
+
+
 @pytest.mark.parametrize("name", ["events", "payloads", "events_by_turn", "depths", "header", "schema"])
 def test_a_damaged_page_is_told_and_once_it_is_mended_nothing_is_lost(
-    tmp_path: Path, ending: list[Server], name: str
+    tmp_path: Path, ending: list[Server], killed: tuple[Path, dict[str, Any]], name: str
 ) -> None:
-    server, accepted = queued(tmp_path)
+    root, accepted = killed
+    shutil.copytree(root, tmp_path / "project", symlinks=True)
+    server = server_in(tmp_path, WORKING)
     ending.append(server)
     file = server.data / "thawd.db"
     start, size = {"header": (0, 100), "schema": (100, 3000)}.get(name) or page_of(file, name)
@@ -244,7 +254,7 @@ def test_a_second_server_is_refused_and_the_first_is_unharmed(tmp_path: Path, en
     accepted = {}
     for number in range(5):
         accepted |= send(server, [{"number": 10 * number + n} for n in range(10)])
-        second = subprocess.run(
+        second = prestarted.run(
             [sys.executable, "-m", "thawd", "up", "--port", "0"], cwd=server.root, capture_output=True, text=True
         )
         assert second.returncode == 1

@@ -192,8 +192,19 @@ class Project:
         )
 
     @contextlib.contextmanager
+    def run(self, *arguments: str) -> Iterator[Running]:
+        """Serve a file by ``thawd run``, on a free port; see `up`. Its functions may be published later."""
+        with self.up(*arguments, "--port", "0", command=("run",)) as running:
+            yield running
+
+    @contextlib.contextmanager
     def up(
-        self, *arguments: str, environ: dict[str, str] | None = None, python: str = sys.executable, **kwargs: Any
+        self,
+        *arguments: str,
+        environ: dict[str, str] | None = None,
+        python: str = sys.executable,
+        command: tuple[str, ...] = ("up", "--ready-when", "published"),
+        **kwargs: Any,
     ) -> Iterator[Running]:
         """Run a server for this project. At the end, stop it and check that it leaves no process behind.
 
@@ -202,7 +213,7 @@ class Project:
         ready = self.root / "ready.json"
         ready.unlink(missing_ok=True)
         process = prestarted.Popen(
-            [python, "-m", "thawd", "up", "--ready-file", str(ready), "--ready-when", "published", *arguments],
+            [python, "-m", "thawd", *command, "--ready-file", str(ready), *arguments],
             cwd=self.root,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -229,7 +240,7 @@ class Project:
                     + "\n".join(running.output)
                 )
             running.url = json.loads(ready.read_text())["url"]
-            if "answering" not in arguments:
+            if "answering" not in arguments and "published" in command:
                 running.until_said("Ctrl-C stops")
             yield running
             if process.poll() is None:

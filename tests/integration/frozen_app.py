@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+from thawd.stores.chunk_places import FolderPlace
 
 from .conftest import Project, Running, eventually
 
@@ -57,3 +60,8 @@ def refused(project: Project, *, options: str = "") -> tuple[dict[str, Any], lis
         assert function["snapshot"]["OptimizationStatus"] == "Off"
         assert function["fallbacks_by_reason"] == {"snapshot_refused": 1}
         return function, running.output
+
+
+def sent_keys(store: Path) -> list[str]:
+    """The keys under which snapshots can be found in a store of chunks; each is written last, after its snapshot."""
+    return [one.key for one in FolderPlace(store).listed("keys")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from tests import prestarted
+from tests.privileges import as_nobody, open_to_all
 from thawd import config
 from thawd.errors import StoreError
 from thawd.server import backup as backups
@@ -371,6 +373,19 @@ def test_a_restore_names_the_configuration_in_the_backup_only_if_there_is_one(
     assert "the backup contains the embedded table kept" in refused.stderr
     assert (f"compare it with {backup / 'thawd.toml'}" in refused.stderr) == has_file
     assert "--config" in refused.stderr or has_file
+
+
+def test_a_backup_names_the_folder_that_must_be_writable(lively: Project) -> None:
+    fill(lively)
+    outer = lively.root / "outer"
+    (outer / "monday").mkdir(parents=True)
+    os.chown(outer / "monday", 65534, -1)
+    for folder in (lively.root, lively.root / ".thawd"):
+        open_to_all(folder)
+    settings = config.load(lively.root / "thawd.toml", environ={})
+    for folder in (outer / "monday", outer / "other" / "monday"):
+        with as_nobody(), pytest.raises(StoreError, match=rf"cannot write to {outer}, and must: .*monday\.unfinished"):
+            backups.make(settings, folder, with_buckets=False, say=print)
 
 
 def test_a_backup_says_whether_a_file_or_a_full_folder_has_its_name(lively: Project) -> None:

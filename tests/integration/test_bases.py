@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +154,7 @@ def test_a_function_with_variables_that_a_process_reads_at_its_start_has_no_base
 def interpreter(project: Project) -> Path:
     """A virtual environment, in which code can run when the interpreter starts."""
     folder = project.root / "own"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    venv.create(folder, symlinks=True)
     return folder
 
 

@@ -310,4 +310,4 @@ def test_a_streaming_handler_cannot_take_batches(project: Project) -> None:
         answer, error = running.invoke("f", {})
         assert error == "Unhandled"
         assert answer["errorType"] == "Runtime.InvalidBatchHandler"
-        assert "remove the option or the decorator" in answer["errorMessage"]
+        assert "remove the option, or make it an ordinary function" in answer["errorMessage"]

@@ -203,7 +203,7 @@ def test_two_files_are_compared_and_a_regression_has_an_exit_status_of_its_own(w
         (("work", "--speed", "2"), "--speed has no effect without --arrivals"),
         (("work", "--compare", "a", "b"), "so TARGET has no effect"),
         (("work", "--json", "out", "--csv", "out"), "name the same file out"),
-        (("work",), "no thawd server answers"),
+        (("work",), "no thawd server runs"),
     ],
 )
 def test_what_cannot_be_measured_is_told_in_a_line(

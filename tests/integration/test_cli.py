@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import prestarted, shell_programs
+
 from .conftest import DEADLINE_S, ECHO, Project, Running, eventually
 
 CODE = """
@@ -52,7 +54,8 @@ def served(project: Project) -> Iterator[Running]:
 
 def shell(project: Project, command: str) -> tuple[str, str, list[int]]:
     """Return output, errors and the exit statuses of all parts of a pipe."""
-    script = f'thawd() {{ "{sys.executable}" -m thawd "$@"; }}; {command}; echo "${{PIPESTATUS[*]}}" > statuses'
+    program = shell_programs.command("thawd")
+    script = f'thawd() {{ "{program}" "$@"; }}; {command}; echo "${{PIPESTATUS[*]}}" > statuses'
     done = subprocess.run(["bash", "-c", script], cwd=project.root, capture_output=True, text=True, timeout=DEADLINE_S)
     return done.stdout, done.stderr, [int(number) for number in (project.root / "statuses").read_text().split()]
 
@@ -79,7 +82,7 @@ def test_the_command_line_invokes_shows_logs_and_status(echo: Project) -> None:
 
 def test_logs_follow(echo: Project) -> None:
     with echo.up() as running:
-        follower = subprocess.Popen(
+        follower = prestarted.Popen(
             [sys.executable, "-m", "thawd", "logs", "app", "-f"], cwd=echo.root, stdout=subprocess.PIPE, text=True
         )
         assert follower.stdout is not None
@@ -106,7 +109,8 @@ def test_check_finds_every_mistake(project: Project) -> None:
     project.code(ECHO)
     project.config('[functions.app]\nhandler = "app.handler"\n')
     done = project.command("check")
-    assert (done.returncode, done.stdout) == (0, "thawd.toml: no mistakes; 1 function, 0 buckets, 0 routes, 0 tables\n")
+    summary = "thawd.toml: no mistakes; 1 function, 0 buckets, 0 routes, 0 tables"
+    assert (done.returncode, done.stdout) == (0, f"{summary}\n  app: app.handler, Lambda handler\n")
 
 
 def test_following_a_log_shows_every_line_once_across_quick_rotations(served: Running) -> None:
@@ -114,7 +118,7 @@ def test_following_a_log_shows_every_line_once_across_quick_rotations(served: Ru
     command = [*THAWD, "logs", "app", "-f", "--raw"]
     errors = served.project.root / "errors"
     with errors.open("w") as stderr:
-        follower = subprocess.Popen(command, cwd=served.project.root, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        follower = prestarted.Popen(command, cwd=served.project.root, stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert follower.stdout is not None
     assert "INIT_START" in follower.stdout.readline()
     caller = threading.Thread(target=served.invoke, args=("app", {"lines": count}))
@@ -130,21 +134,19 @@ def test_following_a_log_shows_every_line_once_across_quick_rotations(served: Ru
     assert [line for line in lines if line.startswith("line")] == [f"line {n:07}\n" for n in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("verb", "name"),
-    [
+def test_a_name_that_no_function_has_is_told(served: Running) -> None:
+    asked: list[tuple[str, str | bytes]] = [
         *((verb, "a/b?c#d") for verb in ("invoke", "logs", "table")),
         ("invoke", "a b"),
         ("logs", ".."),
         ("table", "é"),
         ("invoke", "a\nb"),
         ("logs", b"\xff"),
-    ],
-)
-def test_a_name_that_no_function_has_is_told(served: Running, verb: str, name: str | bytes) -> None:
-    done = served.project.command(verb, name)  # type: ignore[arg-type]
-    assert done.returncode == 1, done
-    assert done.stderr.startswith("thawd: "), done
+    ]
+    for verb, name in asked:
+        done = served.project.command(verb, name)  # type: ignore[arg-type]
+        assert done.returncode == 1, done
+        assert done.stderr.startswith("thawd: "), done
 
 
 def test_logs_stay_in_their_folder(project: Project) -> None:
@@ -160,9 +162,8 @@ def test_logs_stay_in_their_folder(project: Project) -> None:
 def test_a_server_that_is_not_thawd_is_told(project: Project) -> None:
     project.code(CODE)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        (project.root / "thawd.toml").write_text(
-            f'[server]\nport = {listener.getsockname()[1]}\n[functions.app]\nhandler = "app.handler"\n'
-        )
+        (project.root / "thawd.toml").write_text('[functions.app]\nhandler = "app.handler"\n')
+        named = {**os.environ, "THAWD_URL": f"http://127.0.0.1:{listener.getsockname()[1]}"}
 
         def answer() -> None:
             for said in (b"SSH-2.0-other\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"):
@@ -174,7 +175,7 @@ def test_a_server_that_is_not_thawd_is_told(project: Project) -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         for verb in (["invoke", "app"], ["status"]):
-            done = project.command(*verb)
+            done = project.command(*verb, env=named)
             assert done.returncode == 1
             assert done.stderr.startswith("thawd: "), done.stderr
             assert "Traceback" not in done.stderr
@@ -201,7 +202,7 @@ def test_line_breaks_and_control_characters_do_not_break_a_table(served: Running
     text = project.command("table", "labels").stdout
     assert [line.split() for line in text.split("\n")[:2]] == [["key", "v", "v\\n"], ["a\\nb", "x\\r\\n\\x1b[31m\\\\"]]
     assert len(text.splitlines()) == 4
-    raw = subprocess.run([*THAWD, "table", "labels", "--csv"], cwd=project.root, capture_output=True, check=True).stdout
+    raw = prestarted.run([*THAWD, "table", "labels", "--csv"], cwd=project.root, capture_output=True, check=True).stdout
     rows = list(csv.reader(io.StringIO(raw.decode(), newline="")))
     assert rows == [
         ["key", "v", "v\n"],
@@ -313,7 +314,7 @@ def test_a_server_whose_terminal_is_gone_serves_on_and_stops_well(project: Proje
     project.code(CODE)
     project.config(CONFIG)
     ready = tmp_path / "ready.json"
-    up = subprocess.Popen(
+    up = prestarted.Popen(
         [*THAWD, "up", "--ready-file", str(ready)], cwd=project.root, stdout=-1, stderr=subprocess.STDOUT
     )
     assert up.stdout is not None

@@ -34,7 +34,11 @@ def test_the_cost_of_a_function_is_worked_out_from_its_log(project: Project) -> 
         eventually(
             lambda: project.command("logs", "f").stdout.count("REPORT RequestId") == 5, what="the log's five lines"
         )
-        done = project.command("cost", "f", "--server", "100", "--arrivals", "log", "--json")
+        refused = project.command("cost", "f")
+        assert refused.returncode == 1
+        assert "only 5 invocations were measured" in refused.stderr
+        assert "--few" in refused.stderr
+        done = project.command("cost", "f", "--few", "--server", "100", "--arrivals", "log", "--json")
         assert done.returncode == 0, done.stderr
         document = json.loads(done.stdout)
         assert running.function("f")["keep_alive"] == {"policy": "histogram", "prewarm_s": 0.0, "keep_alive_s": 300.0}
@@ -49,9 +53,10 @@ def test_the_cost_of_a_function_is_worked_out_from_its_log(project: Project) -> 
         assert row["server_cheaper_from"] > 1e6
         assert [way["way"] for way in document["keeping_warm"]["ways"]] == ["fixed, 300 s", "histogram"]
         assert all(way["starts"] == 1 for way in document["keeping_warm"]["ways"])
-    text = project.command("cost", "f", "--arch", "both").stdout
+    text = project.command("cost", "f", "--few", "--arch", "both").stdout
     assert "prices of 2026-09 in USD: https://aws.amazon.com/lambda/pricing/" in text
-    assert "5 invocations measured, 20.0% waited for a start" in text
+    assert "5 invocations measured, " in text
+    assert " ms warm; 20.0% waited for a start" in text
 
 
 def test_the_published_crossings_by_command(project: Project) -> None:

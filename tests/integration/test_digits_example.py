@@ -15,7 +15,8 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from tests.trained import digits
+from tests.integration.postgresql import binaries
+from tests.trained import EXAMPLE, TRAINING, digits
 from thawd import testing
 
 HELD_OUT = 360
@@ -81,7 +82,7 @@ def test_training_twice_makes_the_same_model(trained: Path, tmp_path: Path) -> N
     # When it is trained again from scratch
     again = Path(shutil.copytree(trained, tmp_path / "again"))
     (again / "function" / "digits.onnx").unlink()
-    subprocess.run([sys.executable, again / "train.py"], check=True, capture_output=True, timeout=300)
+    subprocess.run([sys.executable, again / "train.py"], check=True, capture_output=True, env=TRAINING, timeout=300)
     # Then the model is the same
     assert (again / "function" / "digits.onnx").read_bytes() == first
 
@@ -199,3 +200,22 @@ def test_an_object_that_is_no_picture_fails_the_invocation_and_writes_no_row(
     with pytest.raises(OSError, match="cannot identify"):
         handler(object_created("uploads", "fake.png"), None)
     assert not any(stores.tables.values())
+
+
+def test_a_cluster_that_loses_a_machine_has_a_row_for_each_picture(trained: Path, tmp_path: Path) -> None:
+    binaries()  # skips the test if there is no PostgreSQL
+    example = tmp_path / "digits"
+    shutil.copytree(trained, example, symlinks=True)
+    for name in ("demo.py", "demo_cluster.py"):
+        shutil.copy(EXAMPLE / name, example)
+    (example / "function" / "digits.onnx").touch()  # as new as the script that made it
+    done = subprocess.run(
+        [sys.executable, example / "demo_cluster.py", "--without-snapshots"],
+        capture_output=True,
+        text=True,
+        env=TRAINING,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "360 rows, the last one" in done.stdout
+    assert "found from an earlier run" in done.stdout

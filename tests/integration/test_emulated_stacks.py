@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,63 +14,7 @@ from botocore.exceptions import ClientError
 from tests.integration.conftest import Project, Running, eventually
 from tests.integration.emulated import AwsAt
 from tests.integration.stack_operations import stack_status
-
-RUNTIME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-SOURCE = """
-import os
-def handler(event, context):
-    return {"colour": os.environ["COLOUR"], "memory": context.memory_limit_in_mb, "version": context.function_version}
-"""
-
-
-def template(colour: str, *, runtime: str = RUNTIME, more: dict[str, Any] | None = None) -> str:
-    function = {
-        "Type": "AWS::Lambda::Function",
-        "Properties": {
-            "FunctionName": "painter",
-            "Runtime": runtime,
-            "Handler": "index.handler",
-            "Role": "arn:aws:iam::000000000000:role/anybody",
-            "Code": {"ZipFile": SOURCE},
-            "MemorySize": "256",
-            "Timeout": 7,
-            "EphemeralStorage": {"Size": 600},
-            "Environment": {"Variables": {"COLOUR": colour}},
-            "Tags": [{"Key": "team", "Value": "paint"}],
-        },
-    }
-    resources = {
-        "Queue": {"Type": "AWS::SQS::Queue", "Properties": {"QueueName": "colours"}},
-        "Painter": function,
-        "Version": {"Type": "AWS::Lambda::Version", "Properties": {"FunctionName": {"Ref": "Painter"}}},
-        "Alias": {
-            "Type": "AWS::Lambda::Alias",
-            "Properties": {
-                "Name": "live",
-                "FunctionName": {"Ref": "Painter"},
-                "FunctionVersion": {"Fn::GetAtt": ["Version", "Version"]},
-            },
-        },
-        "Mapping": {
-            "Type": "AWS::Lambda::EventSourceMapping",
-            "Properties": {
-                "EventSourceArn": {"Fn::GetAtt": ["Queue", "Arn"]},
-                "FunctionName": {"Ref": "Painter"},
-                "BatchSize": 5,
-            },
-        },
-        "Permission": {
-            "Type": "AWS::Lambda::Permission",
-            "Properties": {
-                "FunctionName": {"Fn::GetAtt": ["Painter", "Arn"]},
-                "Action": "lambda:InvokeFunction",
-                "Principal": "s3.amazonaws.com",
-            },
-        },
-        **(more or {}),
-    }
-    outputs = {"Arn": {"Value": {"Fn::GetAtt": ["Painter", "Arn"]}}}
-    return json.dumps({"Resources": resources, "Outputs": outputs})
+from tests.integration.stack_templates import RUNTIME, SOURCE, seeded, template, wired
 
 
 @pytest.fixture(scope="module")
@@ -183,63 +126,6 @@ def test_a_stack_can_be_made_by_a_change_set_as_the_aws_cli_does(running: Runnin
         assert running.client().list_functions()["Functions"] == []
 
 
-RECORDER = """
-import json
-import os
-import boto3
-def handler(event, context):
-    record = event["Records"][0]
-    if "s3" in record:
-        key = "s3/" + record["s3"]["object"]["key"]
-    else:
-        key = "sns/" + record["Sns"]["Message"]
-    boto3.client("s3").put_object(Bucket=os.environ["SEEN"], Key=key, Body=json.dumps(event).encode())
-"""
-
-
-def wired(prefix: str, wanted: str) -> str:
-    resources = {
-        "Seen": {"Type": "AWS::S3::Bucket", "Properties": {"BucketName": "seen"}},
-        "Recorder": {
-            "Type": "AWS::Lambda::Function",
-            "Properties": {
-                "Runtime": RUNTIME,
-                "Handler": "index.handler",
-                "Role": "arn:aws:iam::000000000000:role/anybody",
-                "Code": {"ZipFile": RECORDER},
-                "Environment": {"Variables": {"SEEN": {"Ref": "Seen"}}},
-            },
-        },
-        "Uploads": {
-            "Type": "AWS::S3::Bucket",
-            "Properties": {
-                "BucketName": "uploads",
-                "NotificationConfiguration": {
-                    "LambdaConfigurations": [
-                        {
-                            "Event": "s3:ObjectCreated:*",
-                            "Function": {"Fn::GetAtt": ["Recorder", "Arn"]},
-                            "Filter": {"S3Key": {"Rules": [{"Name": "prefix", "Value": prefix}]}},
-                        }
-                    ]
-                },
-            },
-        },
-        "Topic": {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": "news"}},
-        "Subscription": {
-            "Type": "AWS::SNS::Subscription",
-            "Properties": {
-                "TopicArn": {"Ref": "Topic"},
-                "Protocol": "lambda",
-                "Endpoint": {"Fn::GetAtt": ["Recorder", "Arn"]},
-                "FilterPolicy": {"kind": [wanted]},
-            },
-        },
-        "Alarm": {"Type": "AWS::CloudWatch::Alarm"},
-    }
-    return json.dumps({"Resources": resources, "Outputs": {"Subscription": {"Value": {"Ref": "Subscription"}}}})
-
-
 def test_a_stacks_buckets_and_subscriptions_invoke_functions(running: Running) -> None:
     aws = AwsAt(running.url)
     stacks, objects, topics = aws.client("cloudformation"), aws.client("s3"), aws.client("sns")
@@ -332,52 +218,6 @@ def test_a_stacks_table_invokes_a_function_with_its_changes(running: Running) ->
     eventually(lambda: seen() == {"INSERT-1", "REMOVE-1"}, what="both changes")
 
 
-SEEDER = """
-import json
-import urllib.request
-import boto3
-def handler(event, context):
-    given = event["ResourceProperties"]
-    key = event["RequestType"] + given["Colour"]
-    boto3.client("s3").put_object(Bucket="asked", Key=key, Body=json.dumps(event).encode())
-    if given["Colour"] == "raises":
-        raise ValueError("no such colour")
-    answer = {
-        "Status": "FAILED" if (given["Colour"], event["RequestType"]) == ("refuses", "Create") else "SUCCESS",
-        "Reason": "not this one",
-        "PhysicalResourceId": "seed-" + given["Colour"],
-        "StackId": event["StackId"],
-        "RequestId": event["RequestId"],
-        "LogicalResourceId": event["LogicalResourceId"],
-        "Data": {"Length": str(len(given["Colour"]))},
-    }
-    request = urllib.request.Request(event["ResponseURL"], json.dumps(answer).encode(), method="PUT")
-    urllib.request.urlopen(request).close()
-"""
-
-
-def seeded(colour: str) -> str:
-    properties = {
-        "Runtime": RUNTIME,
-        "Handler": "index.handler",
-        "Role": "arn:aws:iam::000000000000:role/anybody",
-        "Code": {"ZipFile": SEEDER},
-    }
-    resources = {
-        "Seeder": {"Type": "AWS::Lambda::Function", "Properties": properties},
-        "Seed": {
-            "Type": "Custom::Seed",
-            "Properties": {
-                "ServiceToken": {"Fn::GetAtt": ["Seeder", "Arn"]},
-                "Colour": colour,
-                "Deep": [{"Yes": True, "Two": 2}],
-            },
-        },
-    }
-    outputs = {"Id": {"Value": {"Ref": "Seed"}}, "Length": {"Value": {"Fn::GetAtt": ["Seed", "Length"]}}}
-    return json.dumps({"Resources": resources, "Outputs": outputs})
-
-
 def test_functions_make_the_custom_resources_of_stacks(running: Running) -> None:
     aws = AwsAt(running.url)
     stacks, objects = aws.client("cloudformation"), aws.client("s3")
@@ -399,6 +239,10 @@ def test_functions_make_the_custom_resources_of_stacks(running: Running) -> None
     update = json.loads(objects.get_object(Bucket="asked", Key="Updateblue")["Body"].read())
     assert (update["PhysicalResourceId"], update["OldResourceProperties"]["Colour"]) == ("seed-red", "red")
     assert update["ResourceProperties"]["Deep"] == [{"Yes": "true", "Two": "2"}]  # as CloudFormation sends them
+    moved = seeded("blue").replace('{"Fn::GetAtt": ["Seeder", "Arn"]}', '"arn:aws:sns:us-east-1:000000000000:other"')
+    stacks.update_stack(StackName="seeded", TemplateBody=moved)
+    assert stack_status(stacks, "seeded") == "UPDATE_ROLLBACK_COMPLETE"
+    assert "Modifying service token is not allowed." in str(stacks.describe_stack_events(StackName="seeded"))
     stacks.delete_stack(StackName="seeded")
     assert stack_status(stacks, "seeded") == "DELETE_COMPLETE"
     assert "Deleteblue" in asked()
@@ -439,6 +283,23 @@ def test_code_in_a_template_has_the_module_that_answers_for_custom_resources(run
     assert {each["OutputValue"] for each in outputs} == {"chosen", "5"}
 
 
+def test_resources_share_neither_a_version_nor_settings_for_asynchronous_invocations(running: Running) -> None:
+    stacks, functions = AwsAt(running.url).client("cloudformation"), running.client()
+    stacks.create_stack(StackName="paint", TemplateBody=template("red"))
+    assert stack_status(stacks, "paint") == "CREATE_COMPLETE"
+    functions.put_function_event_invoke_config(FunctionName="painter", MaximumRetryAttempts=1)
+    for kind, reason in (
+        ("Version", "A version for this Lambda function exists ( 1 ). Modify the function"),
+        ("EventInvokeConfig", "with identifier 'painter|$LATEST' already exists."),
+    ):
+        other = {"Type": f"AWS::Lambda::{kind}", "Properties": {"FunctionName": "painter"}}
+        stacks.create_stack(StackName=kind, TemplateBody=json.dumps({"Resources": {"Other": other}}))
+        assert stack_status(stacks, kind) == "ROLLBACK_COMPLETE"
+        assert reason in str(stacks.describe_stack_events(StackName=kind)["StackEvents"])
+    assert running.invoke("painter", Qualifier="live")[0]["version"] == "1"
+    assert functions.get_function_event_invoke_config(FunctionName="painter")["MaximumRetryAttempts"] == 1
+
+
 def test_a_stack_and_its_functions_are_there_after_a_restart(project: Project) -> None:
     project.config("")
     with project.up("--aws") as running:
@@ -469,6 +330,13 @@ def test_a_stack_whose_functions_are_being_made_when_the_server_is_killed_leaves
         stacks = AwsAt(running.url).client("cloudformation")
         made = stacks.create_stack(StackName="killed", TemplateBody=json.dumps(body))["StackId"]
         eventually(lambda: running.client().list_functions()["Functions"], what="the function")
+
+        def queue_is_recorded() -> bool:
+            resources = stacks.describe_stack_resources(StackName=made)["StackResources"]
+            return ("Queue", "CREATE_COMPLETE") in {(r["LogicalResourceId"], r["ResourceStatus"]) for r in resources}
+
+        # So the rollback has a queue to delete, besides the function that is being made.
+        eventually(queue_is_recorded, what="the queue of the stack")
         running.process.kill()
         running.process.wait()
     gate.touch()

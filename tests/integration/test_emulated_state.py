@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import prestarted
 from tests.clients import client_of
 
 from .conftest import Project, eventually
@@ -156,7 +157,7 @@ with mock_aws():
     subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
     ec2.run_instances(ImageId="ami-12c6146b", MinCount=1, MaxCount=1, SubnetId=subnet)
     free = lambda: ec2.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["AvailableIpAddressCount"]
-    state = EmulatedState(Path(sys.argv[1]))
+    state = EmulatedState(Path(sys.argv[-1]))
     before = tracked(), free()
     for _ in range(2):
         assert state.can_be_loaded(state.take()), state.left_out
@@ -207,8 +208,12 @@ def processor_time_s(pid: int) -> float:
 
 def test_a_trial_of_what_is_saved_leaves_nothing_behind(tmp_path: Path) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-    command = [sys.executable, "-c", TRIALS, str(tmp_path / "aws")]
-    done = subprocess.run(command, env={**os.environ, **keys}, stderr=subprocess.PIPE, text=True)
+    script = tmp_path / "trials.py"
+    script.write_text(f"#!{sys.executable}\n{TRIALS}")
+    script.chmod(0o755)
+    prestarted.SCRIPTS.add(str(script))  # a fork of a process that has imported the emulator
+    command = [str(script), "-m", "thawd.server.emulator.moto_program", str(tmp_path / "aws")]
+    done = prestarted.run(command, env={**os.environ, **keys}, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -183,6 +183,6 @@ def test_schedules_invoke_functions_and_call_any_operation(project: Project, run
     eventually(lambda: not scheduler.list_schedules()["Schedules"], what="the end of both schedules")
     (message,) = aws.messages(queue)
     assert message["Body"] == "arn:aws:scheduler:us-east-1:000000000000:schedule/default/any"
-    for wrong in ({"ScheduleExpression": "rate(1 minutes)"}, {"ScheduleExpressionTimezone": "Mars/Olympus"}):
+    for wrong in ({"ScheduleExpression": "rate(1 fortnight)"}, {"ScheduleExpressionTimezone": "Mars/Olympus"}):
         with pytest.raises(scheduler.exceptions.ValidationException):
             scheduler.create_schedule(Name="wrong", Target={"Arn": FUNCTION, **role}, **{**settings, **wrong})

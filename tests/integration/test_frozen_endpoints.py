@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests import prestarted
 from tests.integration.conftest import Project, Running, eventually
 from tests.integration.emulated import EmulatedAws
 
@@ -38,7 +39,7 @@ table_dynamodb._READ_TIMEOUT_S = table_postgresql._ANSWER_S = destinations_aws.R
 sqs_client._ANSWER_S = 86400
 serving._SETTLE_S = 0.2
 destinations.LIMIT_S = dict.fromkeys(destinations.LIMIT_S, 86400.0)
-cli.main(sys.argv[3:])
+cli.main(sys.argv[sys.argv.index("up") :])
 """
 CODE = """
 import json, thawd
@@ -136,25 +137,27 @@ def cloud(aws: EmulatedAws) -> Iterator[Cloud]:
 
 
 @pytest.fixture
-def patient(tmp_path: Path) -> str:
+def patient(tmp_path: Path) -> Iterator[str]:
     """The program to start instead of Python."""
     path = tmp_path / "patient"
     path.write_text(PATIENT.format(python=sys.executable))
     path.chmod(0o755)
-    return str(path)
+    prestarted.SCRIPTS.add(str(path))
+    yield str(path)
+    prestarted.SCRIPTS.remove(str(path))
 
 
-def configure(project: Project, cloud: Cloud, *, success: str = "", grace_s: float = 30.0) -> dict[str, str]:
+def configure(
+    project: Project, cloud: Cloud, *, success: str = "", grace_s: float = 30.0, handler: str = "handler"
+) -> dict[str, str]:
     """Configure a project with stores behind the proxy of `cloud`. Return the environment variables for its server."""
     project.code(CODE)
-    handlers = "".join(f'[functions.{name}]\nhandler = "app.{name}"\n' for name in ("putting", "writing"))
     project.config(
         f"""
 grace_s = {grace_s}
 [functions.f]
-handler = "app.handler"
+handler = "app.{handler}"
 {f'on_success = "{success}"' if success else ""}
-{handlers}
 [tables.labels]
 url = "dynamodb://labels?region=us-east-1&endpoint={cloud.between.url}"
 [buckets.photos]
@@ -202,16 +205,16 @@ def running_is_idle(project: Project) -> bool:
     return not any(entry.get("queued") or entry.get("delivering") for entry in functions.values())
 
 
-@pytest.mark.parametrize("function", ["putting", "writing"])
+@pytest.mark.parametrize("handler", ["putting", "writing"])
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_handler_that_waits_for_a_frozen_store_is_given_the_grace_time_and_runs_again_after_the_next_start(
-    project: Project, cloud: Cloud, patient: str, function: str, *, twice: bool
+    project: Project, cloud: Cloud, patient: str, handler: str, *, twice: bool
 ) -> None:
     # Given a short grace time, or a long one that a second signal cuts short
-    environ = configure(project, cloud, grace_s=3600.0 if twice else 0.2)
+    environ = configure(project, cloud, grace_s=3600.0 if twice else 0.2, handler=handler)
     with cloud.between.frozen():
         with project.up(environ=environ, python=patient) as running:
-            send(running, function, n=7)
+            send(running, "f", n=7)
             eventually(cloud.between.held.is_set, what="what is asked of the endpoint")
             if twice:
                 running.process.send_signal(signal.SIGTERM)

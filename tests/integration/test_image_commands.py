@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from tests.ports import quiet_port
+from tests import prestarted
+from tests.registries import docker_registry
 from tests.unit.registry_server import running_registry
-from tests.waiting import pause
 from thawd.deploy.images.run_instruction import Command, run
 from thawd.oci.image_store import Images
 from thawd.oci.root import Root
@@ -53,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def thawd(folder: Path, *arguments: str, fails: bool = False) -> str:
-    done = subprocess.run(
+    done = prestarted.run(
         [sys.executable, "-m", "thawd", "image", *arguments], cwd=folder, capture_output=True, text=True
     )
     assert (done.returncode != 0) == fails, done.stderr
@@ -188,6 +186,7 @@ def test_an_image_is_pushed_fetched_written_and_removed(folder: Path, tmp_path: 
         ("build -t A:b small", "'A' is not a repository"),
         ("build -o file small", "write oci:FOLDER or tar:FILE"),
         ("build -o tar: small", "write oci:FOLDER or tar:FILE"),
+        ("build --with-snapshot small", "--with-snapshot needs --function"),
         ("build -o tar:nowhere/x.tar small", "its folder is missing"),
         ("build --target x small", "has no stage 'x'"),
         ("push unknown localhost:1/x", "there is no image unknown"),
@@ -208,37 +207,15 @@ def _built_wrong(folder: Path) -> str:
 
 
 def test_the_registry_of_docker_takes_and_gives_images(folder: Path, tmp_path: Path) -> None:
-    program = shutil.which("docker-registry")
-    if program is None:
-        pytest.skip("docker-registry is not installed")
-    port = quiet_port()
-    (tmp_path / "registry.yml").write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path / 'registry'}}}}}\n"
-        f'http: {{addr: "127.0.0.1:{port}"}}\nlog: {{level: error}}\n'
-    )
     (folder / "small/Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /debian\n")
     thawd(folder, "build", "-t", "small", "small")
-    name = f"localhost:{port}/team/small:1"
-    with subprocess.Popen([program, "serve", tmp_path / "registry.yml"], stderr=subprocess.DEVNULL) as running:
-        try:
-            begun_s = time.monotonic()
-            while not _answers(port):
-                assert running.poll() is None
-                pause(begun_s)
-            pushed = thawd(folder, "push", "small", name).split()[-1]
-            assert thawd(tmp_path, "pull", name).split() == [name, pushed]
-            assert thawd(tmp_path, "pull", f"localhost:{port}/team/small@{pushed}").split()[-1] == pushed
-            assert "has no image team/small with the tag" in thawd(
-                tmp_path, "pull", f"localhost:{port}/team/small:2", fails=True
-            )
-        finally:
-            running.kill()
+    with docker_registry(tmp_path) as address:
+        name = f"{address}/team/small:1"
+        pushed = thawd(folder, "push", "small", name).split()[-1]
+        assert thawd(tmp_path, "pull", name).split() == [name, pushed]
+        assert thawd(tmp_path, "pull", f"{address}/team/small@{pushed}").split()[-1] == pushed
+        assert "has no image team/small with the tag" in thawd(tmp_path, "pull", f"{address}/team/small:2", fails=True)
     assert (root(tmp_path, name).folder / "debian").exists()
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_other_engines_read_what_thawd_writes(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from thawd.gateway.function_urls.table import url_id
 
 from .conftest import Project, Running
+from .requests_to_applications import request
 
 CODE = """
 from fastapi import FastAPI, Request, Response
@@ -62,18 +62,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     )
     with project.up() as server:
         yield server
-
-
-def request(
-    running: Running, method: str, path: str, body: bytes = b"", **headers: str
-) -> tuple[int, http.client.HTTPMessage, bytes]:
-    connection = http.client.HTTPConnection(running.url.removeprefix("http://"), timeout=60)
-    try:
-        connection.request(method, path, body=body, headers={n.replace("_", "-"): v for n, v in headers.items()})
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def handler(event, context):
 def packages(project: Project) -> Path:
     """The folder of packages of a virtual environment, with the package `pack`."""
     folder = project.root / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    venv.create(folder, symlinks=True)
     (found,) = folder.glob("lib/python*/site-packages")
     (found / "pack.py").write_text(PACK.format(count=str(project.root / "count"), marks="first"))
     return found

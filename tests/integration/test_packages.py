@@ -8,6 +8,7 @@ import platform
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -180,7 +181,11 @@ def test_a_part_that_is_not_the_one_of_the_package_is_refused_and_not_kept(app: 
         for bad in (good[:4] + b"\0\0\0\1" + good[8:], good + b"more", good[:-200]):
             part.write_bytes(bad)
             error = service.answer({"n": 4}, python, "thawd_parts.handler", task=task, tmp=tmp, **url)
-            assert "errorMessage" in error
+            assert f"the part http://{service.address}/{part.name} has the SHA-256" in error["errorMessage"]
+            assert not [path for path in tmp.rglob("*") if path.is_dir() and path.parent != tmp]
+        part.unlink()
+        error = service.answer({"n": 4}, python, "thawd_parts.handler", task=task, tmp=tmp, **url)
+        assert f"the part http://{service.address}/{part.name} of this package cannot be" in error["errorMessage"]
         part.write_bytes(good)
         assert service.answer({"n": 4}, python, "thawd_parts.handler", task=task, tmp=tmp, **url)["n"] == 8
 
@@ -253,6 +258,8 @@ def test_a_file_that_the_import_needs_is_kept_although_a_rule_takes_it_away(app:
     packages = made(app)
     assert packages.trials["f"].state == "works"
     assert {it.rule for it in packages.prepared[0].removed} == {"stubs", "scripts", "installer"}
+    said = "not left out, because the import of the handler needs such files: tests"
+    assert packages.document()["functions"][0]["notes"] == [said]  # type: ignore[index]
 
 
 def test_a_handler_that_cannot_be_imported_is_refused_with_its_error_and_nothing_is_written(app: Project) -> None:
@@ -312,24 +319,33 @@ def test_where_uv_lacks_a_setting_pip_installs_for_this_machine_only(
 
 @pytest.mark.parametrize(
     ("requirements", "said"),
-    [("-e ./source\n", "installs source-1 as editable"), ("./source\n", "cannot be installed"), ("gone\n", "gone")],
+    [
+        ("-e ./source\n", "would be built .*: ./source is to be installed as editable"),
+        ("./source\n", "would be built .*: ./source is no wheel"),
+        ("source @ https://a:b@c/source\n", "would be built .*: https://c/source is no wheel"),
+        ("--no-binary=source\nsource\n", "would be built .*: it has the option --no-binary source"),
+        ("source\n", "cannot be installed"),
+        ("gone\n", "gone"),
+    ],
 )
-def test_requirements_that_are_no_wheels_are_refused(app: Project, requirements: str, said: str) -> None:
+def test_requirements_that_are_no_wheels_are_refused_and_not_built(
+    app: Project, wheels: Path, monkeypatch: pytest.MonkeyPatch, requirements: str, said: str
+) -> None:
+    monkeypatch.setenv("PIP_NO_BINARY", "source")
     source = app.root / "source"
     source.mkdir()
-    backend = (
-        "def build_editable(folder, *_):\n    import sys; sys.path.insert(0, ROOT)\n"
-        "    from tests.unit.made_up_wheels import make_wheel\n    from pathlib import Path\n"
-        "    return make_wheel(Path(folder), 'source', {'source.pth': 'x'}, version='1').name\n"
-    )
-    (source / "backend.py").write_text(f"ROOT = {str(Path(__file__).parents[2])!r}\n" + backend)
+    built = app.root / "built"
+    (source / "backend.py").write_text(f"open({str(built)!r}, 'w')\n")
     (source / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
         '[project]\nname = "source"\nversion = "1"\n'
     )
+    with tarfile.open(wheels / "source-1.tar.gz", "w:gz") as archive:
+        archive.add(source, "source-1")
     (app.root / "requirements.txt").write_text(requirements)
     with pytest.raises(PackageError, match=said):
         made(app)
+    assert not built.exists()
 
 
 def test_a_link_out_of_the_code_folder_is_refused_by_name(app: Project) -> None:
@@ -408,6 +424,8 @@ def test_the_command_shows_the_plan_the_rules_and_the_page(app: Project) -> None
     assert "http://" not in text and "https://" not in text and "<script" not in text
     document = json.loads(app.command("package", "--json", "--architecture", HERE).stdout)
     assert document["functions"][0]["form"] == "zip"
+    image = app.command("package", "--as", "image", "--architecture", HERE, "--explain").stdout
+    assert "f: left out\nnothing: an image contains all files" in image
     assert app.command("package", "g").stderr.startswith("thawd: there is no function 'g'")
 
 

@@ -112,6 +112,8 @@ def test_a_sam_project_is_served_follows_its_files_and_is_there_after_a_restart(
     arguments = ("--port", "0", "--parameters", "Colour=red")
     with sam.up(*arguments, "--watch") as running:
         assert answer(running, "/rows/a.txt") == (404, ["hello", None, "red"])
+        (installed,) = (line for line in running.output if line.startswith("  packages  "))
+        assert installed.startswith("  packages  read/requirements.txt installed in ")
         running.s3().put_object(Bucket="sam-files", Key="a.txt", Body=b"x")
         item = {"id": "a.txt", "bucket": "sam-files"}
         eventually(lambda: starts(running) == {"thaw"}, what="snapshots of both functions")
@@ -237,6 +239,7 @@ def test_a_serverless_yml_is_served_with_its_authorizers_and_without_the_files_t
                 return error.code
 
         http, rest = ids["HttpApi"], ids["ApiGatewayRestApi"]
+        assert any(line.endswith(f"/_aws/execute-api/{rest}/test/") for line in running.output)
         assert status(f"{http}/hello/ann") == 200
         for path in (f"{http}/guarded/ann", f"{rest}/test/rest/ann"):
             assert [status(path, Authorization=text) for text in ("open", "shut")] == [200, 403], path

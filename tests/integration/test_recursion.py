@@ -11,9 +11,10 @@ from tests.integration.conftest import Project, Running, eventually
 from tests.integration.emulated import AwsAt
 
 CODE = """
-import boto3, json, thawd
+import boto3, json, os, thawd
 TOPIC = "arn:aws:sns:us-east-1:000000000000:loop"
-lambdas, sqs, sns, s3 = (boto3.client(name) for name in ("lambda", "sqs", "sns", "s3"))
+NAME = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
+client = boto3.client({"queue": "sqs", "topic": "sns", "objects": "s3"}.get(NAME, "lambda"))
 def handler(event, context):
     name = context.function_name
     thawd.table("seen").put(context.aws_request_id, {"function": name})
@@ -21,18 +22,18 @@ def handler(event, context):
         left = event.get("left", 40)
         if left:
             try:
-                answer = lambdas.invoke(FunctionName=name, Payload='{"left": %d}' % (left - 1))
-            except lambdas.exceptions.RecursiveInvocationException as error:
+                answer = client.invoke(FunctionName=name, Payload='{"left": %d}' % (left - 1))
+            except client.exceptions.RecursiveInvocationException as error:
                 return str(error)
             return json.load(answer["Payload"])
     elif name == "asynchronous":
-        lambdas.invoke(FunctionName=name, InvocationType="Event", Payload="{}")
+        client.invoke(FunctionName=name, InvocationType="Event", Payload="{}")
     elif name == "queue":
-        sqs.send_message(QueueUrl=sqs.get_queue_url(QueueName="loop")["QueueUrl"], MessageBody="again")
+        client.send_message(QueueUrl=client.get_queue_url(QueueName="loop")["QueueUrl"], MessageBody="again")
     elif name == "topic":
-        sns.publish(TopicArn=TOPIC, Message="again")
+        client.publish(TopicArn=TOPIC, Message="again")
     else:
-        s3.put_object(Bucket="loop", Key=context.aws_request_id, Body=b"again")
+        client.put_object(Bucket="loop", Key=context.aws_request_id, Body=b"again")
 """
 NAMES = ("synchronous", "allowed", "asynchronous", "queue", "topic", "objects")
 CONFIG = "[tables.seen]\n" + "".join(

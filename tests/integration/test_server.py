@@ -280,6 +280,7 @@ def test_an_event_that_a_stop_ends_has_not_failed_and_runs_again(project: Projec
         if signals == 2:
             running.process.terminate()
         assert running.process.wait(DEADLINE_S) == 0
+    assert "waits Invoke, queued failed (runs again after the next start)" in "\n".join(running.output)
     gate.touch()
     with project.up() as running:
         eventually(lambda: not waits_of(running, "queued", "leased"), what="the end of the event")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import urllib.error
 import urllib.request
@@ -29,6 +30,10 @@ def test_listening_beyond_loopback_needs_a_key_and_then_every_request_does(echo:
             urllib.request.urlopen(urllib.request.Request(url, headers={"X-Api-Key": "x"}))
         refused.value.close()
         assert "open-sesame" not in "\n".join(running.output)
+        refused_command = echo.command("status")
+        assert "HTTP 403: the server has a key; set the environment variable THAWD_KEY to it" in refused_command.stderr
+        wrong = echo.command("status", env={**os.environ, "THAWD_KEY": "another-key"})
+        assert "HTTP 403: the server refuses the key of this command; compare THAWD_KEY" in wrong.stderr
 
 
 def test_pages_of_other_origins_cannot_run_functions(echo: Project) -> None:
@@ -44,11 +49,13 @@ def test_pages_of_other_origins_cannot_run_functions(echo: Project) -> None:
             assert answer.read() == b"1"
 
 
-def test_metrics_are_in_prometheus_format(echo: Project) -> None:
+def test_a_published_server_is_ready_and_its_metrics_are_in_prometheus_format(echo: Project) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
     with echo.up() as running:
         running.invoke("app", {})
+        with urllib.request.urlopen(f"{running.url}/_thawd/ready") as answer:
+            assert (answer.status, answer.read()) == (200, b'{"status":"ready"}')
         with urllib.request.urlopen(f"{running.url}/metrics") as answer:
             families = {family.name for family in text_string_to_metric_families(answer.read().decode())}
     assert {"thawd_invocations_seconds", "thawd_starts_seconds", "thawd_errors", "thawd_environments"} <= families

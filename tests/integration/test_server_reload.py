@@ -59,10 +59,12 @@ def test_a_broken_configuration_is_not_reloaded(echo: Project) -> None:
 
 def test_a_reload_adds_and_removes_functions(echo: Project) -> None:
     with echo.up() as running:
-        echo.config('[functions.new]\nhandler = "app.handler"\n')
+        echo.config('[functions.new]\nhandler = "app.handler"\n[functions.new.url]\nauth_type = "NONE"\n')
         running.process.send_signal(signal.SIGHUP)
         eventually(lambda: "configuration reloaded" in running.output, what="the reload")
         assert running.invoke("new", {}) == (1, None)
+        eventually(lambda: any(x.split()[:2] == ["url", "new"] for x in running.output), what="the URL")
+        assert any(line.split()[:2] == ["function", "new"] for line in running.output)
         with pytest.raises(running.client().exceptions.ResourceNotFoundException):
             running.invoke("app", {})
 

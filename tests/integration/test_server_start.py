@@ -41,6 +41,7 @@ def test_a_request_has_its_function_published_before_those_that_hang(project: Pr
         assert running.function("quick")["state"] == "Active"
         assert {running.function(name)["state"] for name in names} == {"Pending"}
         assert running.client().get_function_configuration(FunctionName=names[0])["State"] == "Pending"
+        running.until_said("functions are not yet published")
         assert not any("Ctrl-C stops" in line for line in running.output)
 
         answers: list[Any] = []
@@ -60,9 +61,14 @@ def test_a_server_that_stops_while_it_publishes_leaves_nothing(project: Project,
     many_that_hang(project, tmp_path / "gate")
     with project.up(*ANSWERING) as running:
         eventually(lambda: processes_of(project.data), what="an init")
-        assert running.stop() == 0
+        running.process.send_signal(signal.SIGHUP)
+        running.process.send_signal(signal.SIGINT)
+        running.until_said("stopping")
+        assert running.stop(number=signal.SIGINT) == 0
         assert not processes_of(project.data)
-        assert not any("Ctrl-C stops" in line for line in running.output)
+        eventually(lambda: "stopped" in running.output, what="the last line")
+        assert running.output[-1] == "stopped", running.output
+        assert not any("Ctrl-C stops" in line or "reloaded" in line for line in running.output)
 
 
 def test_a_reload_while_functions_are_published_waits_for_none_of_them(project: Project, tmp_path: Path) -> None:

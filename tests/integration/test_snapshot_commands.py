@@ -12,18 +12,17 @@ from typing import Any
 
 import pytest
 
+from tests import prestarted
 from tests.unit.snapshot_images import whole
 from thawd.snapshot.store.images import ImageOrigin, Snapshot, SnapshotStore
 
 from .conftest import DEADLINE_S, Project
 
-PROGRAM = "from thawd.cli import program as cli; cli.main(prog_name='thawd')"
-
 
 def command(project: Project, *arguments: str | Path, status: int = 0, **kwargs: Any) -> tuple[str, str]:
     """Run ``thawd snapshot …`` and return its standard output and standard error."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "snapshot", *map(str, arguments)],
+    done = prestarted.run(
+        [sys.executable, "-m", "thawd", "snapshot", *map(str, arguments)],
         cwd=project.root,
         capture_output=True,
         text=True,
@@ -82,6 +81,7 @@ def test_the_list_shows_what_is_in_use_unused_and_not_usable(project: Project, s
     assert states == {"used:1": "in use", "unused:1": "unused", "loose:1": "not usable"}
     assert all(f"{snapshot.id}  {name}:1" in said for name, snapshot in snapshots.items())
     assert "2.90 s  210 ms  passed" in rows[0]
+    assert [" now  " in row for row in rows] == [row.split()[1] == "used:1" for row in rows]
     assert total.startswith("3 snapshots, 0.")
     assert (
         "the mode 0644, with which other users may access it. The snapshot is not used; remove it: thawd snapshot rm"
@@ -189,8 +189,8 @@ def test_verify_of_nothing_is_no_failure(project: Project, store: SnapshotStore)
 def test_verify_shows_how_far_it_is_on_a_terminal(project: Project, store: SnapshotStore) -> None:
     snapshot = add(store)
     master, slave = pty.openpty()
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "snapshot", "verify"], cwd=project.root, stdout=subprocess.PIPE, stderr=slave
+    done = prestarted.run(
+        [sys.executable, "-m", "thawd", "snapshot", "verify"], cwd=project.root, stdout=subprocess.PIPE, stderr=slave
     )
     os.close(slave)
     said = os.read(master, 1 << 16).decode()
@@ -245,7 +245,7 @@ def test_a_mistake_in_the_configuration_is_told(project: Project, store: Snapsho
     _, errors = command(project, *verb, status=1)
     assert "server.nonsense: found an unknown option" in errors
     assert "thawd: " in errors
-    assert "see docs/reference/configuration.md" in errors
+    assert "in the configuration" in errors
 
 
 @pytest.mark.parametrize("verb", [["inspect"], ["verify"], ["rm"]])

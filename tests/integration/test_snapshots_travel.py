@@ -21,7 +21,7 @@ from thawd.transfer import receiving, sending, upkeep
 
 from .conftest import Project, eventually
 from .emulated import There
-from .frozen_app import inits, none_alive
+from .frozen_app import inits, none_alive, sent_keys
 from .remote_buckets import bucket_of
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -120,7 +120,7 @@ def test_servers_with_a_common_store_initialise_a_function_once(
     with project.up() as running:
         (pid, *answer), _ = running.invoke("app", {})
         assert answer == [1, 42, 1, "by init"]
-        eventually(lambda: len(list(store.glob("keys/*/*"))) == 2, what="both snapshots in the store")
+        eventually(lambda: len(sent_keys(store)) == 2, what="both snapshots in the store")
     move_to_another_machine(project, outside)
     for record in (store / "snapshots" / "broken").iterdir():
         record.write_bytes(b"damaged")
@@ -140,7 +140,7 @@ def test_where_the_same_files_were_installed_again_a_server_receives_its_own_sna
     assert project.command("snapshot", "key").returncode == 0
     with project.up() as running:
         pid = running.invoke("app", {})[0][0]
-        eventually(lambda: list(store.glob("keys/*/*")), what="the snapshot in the store")
+        eventually(lambda: sent_keys(store), what="the snapshot in the store")
     aside = outside.with_name("aside")
     outside.rename(aside)
     shutil.copytree(aside, outside, copy_function=shutil.copy)

@@ -154,3 +154,46 @@ def test_without_spares_a_sleeping_function_has_no_process(project: Project) -> 
         running.invoke("f")
         eventually(lambda: not processes_of(project.data), what="the end of the environment")
         assert not running.function("f")["spare"]
+
+
+WRITES = """
+import resource
+import time
+
+PAGES = 256
+MEMORY = bytearray(PAGES * 4096)
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def handler(event, context):
+    before = faults()
+    for page in range(PAGES):
+        MEMORY[page * 4096] += 1
+    return [faults() - before, sum(MEMORY)]
+"""
+
+
+def test_a_spare_has_taken_the_page_faults_that_another_copy_took_in_its_first_invocation(project: Project) -> None:
+    configure(project)
+    project.code(WRITES)
+    configuration = project.root / "thawd.toml"
+    configuration.write_text(configuration.read_text().replace("idle_timeout_s = 0\n", "idle_timeout_s = 2\n"))
+    with project.up() as running:
+        first, _ = running.invoke("f")
+        assert running.function("f")["starts"].keys() == {"thaw"}
+        spare_of(running)
+        second, _ = running.invoke("f")
+        assert (first[1], second[1]) == (256, 256)
+        assert first[0] >= 256
+        assert second[0] < 64
+
+
+def test_a_spare_waits_in_its_cgroup(project: Project) -> None:
+    configure(project)
+    with project.up() as running:
+        if "cgroup" not in running.status()["memory_limit"]:
+            pytest.skip("no cgroup may be written here")
+        running.invoke("f")
+        groups = Path(f"/proc/{spare_of(running)}/cgroup")
+        eventually(lambda: "/thawd-" in groups.read_text(), what="the spare's move into its cgroup")

@@ -22,6 +22,7 @@ from tests.ports import quiet_port
 
 TUTORIALS = consoles.DOCS / "tutorials"
 NEEDS = {
+    "first-endpoint": (),
     "http-model": ("sklearn", "joblib"),
     "bucket-pipeline": ("PIL",),
     "existing-lambda": ("boto3", "moto", "awscli"),
@@ -29,8 +30,11 @@ NEEDS = {
     "from-docker": ("httpx",),
     "from-sam": ("boto3", "moto", "awscli", "samtranslator"),
     "event-chain": ("boto3", "moto", "awscli"),
-    "fastapi-app": ("fastapi", "mangum"),
+    "fastapi-app": ("fastapi",),
 }
+
+# Pages outside of the tutorials that are followed, too.
+GUIDES = ("typed-functions",)
 
 # The programs of this tutorial start as they do for a reader; those of the others are forks, which takes less time.
 EXECUTED = ("existing-lambda",)
@@ -58,9 +62,10 @@ def as_typed(command: str, *, port: int, log: Path) -> str:
     if command.startswith("npx cdk "):
         interpreter, program = deployment_clients.cdk_python(), deployment_clients.cdk() / ".bin" / "cdk"
         return f"PATH={interpreter.parent}:$PATH {program} {command.removeprefix('npx cdk ')} --no-notices"
-    if command.startswith("thawd up"):
+    if command.startswith(("thawd up", "thawd run")):
         ready = log.with_suffix(".ready")
-        started = f"({command} --ready-file {ready} --ready-when published > {log} 2>&1; touch {ready}) < /dev/null &"
+        when = "--ready-when published" if command.startswith("thawd up") else ""
+        started = f"({command} --ready-file {ready} {when} > {log} 2>&1; touch {ready}) < /dev/null &"
         # The page shows what the server prints after it has begun to listen, but not the lines about the machine before
         # that.
         return (
@@ -69,16 +74,16 @@ def as_typed(command: str, *, port: int, log: Path) -> str:
     return command
 
 
-@pytest.mark.parametrize("name", sorted(NEEDS))
+@pytest.mark.parametrize("name", [*sorted(NEEDS), *GUIDES])
 def test_a_tutorial_works_as_it_stands(name: str, tmp_path: Path) -> None:
-    for module in NEEDS[name]:
+    for module in NEEDS.get(name, ()):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
     folder, port = tmp_path / name, quiet_port()
     folder.mkdir()
     try:
         consoles.run(
-            TUTORIALS / f"{name}.md",
+            consoles.DOCS / ("how-to" if name in GUIDES else "tutorials") / f"{name}.md",
             folder,
             told=lambda command: as_typed(command, port=port, log=tmp_path / "log"),
             variables={"THAWD_PORT": str(port)},

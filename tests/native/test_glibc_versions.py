@@ -33,3 +33,16 @@ def test_the_freeze_library_needs_no_library_but_the_c_library(engine: Engine) -
 
 def test_thaw_needs_no_library_at_all(engine: Engine) -> None:
     assert "(NEEDED)" not in _read("--dynamic", engine.thaw)
+
+
+def test_the_engine_compiles_with_kernel_headers_of_linux_6_5_and_newer(tmp_path: Path) -> None:
+    # They call a field of io_uring's structs user_addr, which was resv2 before.
+    source = tmp_path / "rings.c"
+    newer = "#define resv2 user_addr\n#include <linux/io_uring.h>\n#undef resv2\n"
+    older = "#define user_addr resv2\n#include <linux/io_uring.h>\n#undef user_addr\n"
+    for headers in (newer, older):
+        source.write_text(f'{headers}#include "rings.h"\n')
+        native = Path(__file__).resolve().parents[2] / "native"
+        command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", str(native), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

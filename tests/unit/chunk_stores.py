@@ -30,6 +30,7 @@ class MemoryPlace:
     """A `ChunkPlace` in memory, with a clock that tests set."""
 
     name: str = "memory"
+    frees_chunks: bool = False
     now_s: float = 1000.0
     objects: dict[str, tuple[bytes, float]] = field(default_factory=dict)
     puts: list[str] = field(default_factory=list)

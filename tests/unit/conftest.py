@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.memory import MEMORY
+from tests.unit.chunk_stores import Machine, MemoryPlace
 from thawd.stores.database import Database
 from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.schema import open_state
@@ -45,3 +46,17 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries of events and outcomes begin after 0.02 s."""
     monkeypatch.setattr("thawd.queue.retry_waits.FIRST_WAIT_S", 0.02)
     monkeypatch.setattr("thawd.queue.outcome_delivery._BACKOFF_FIRST_S", 0.02)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A machine with a store of snapshots and their files."""
+    found = Machine(tmp_path)
+    found.install()
+    return found
+
+
+@pytest.fixture
+def place() -> MemoryPlace:
+    """An empty store of chunks in memory."""
+    return MemoryPlace()

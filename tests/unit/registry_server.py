@@ -21,6 +21,8 @@ class RegistryServer(ThreadingHTTPServer):
         trouble: asked for each request under ``/v2/``, with its method and path; whether it has answered.
         seen: method, path and Authorization header of each request.
         demands: ``""``, ``"basic"`` or ``"bearer"``.
+        deletes: whether manifests can be deleted.
+        page: most tags in one answer.
     """
 
     daemon_threads = True
@@ -32,6 +34,8 @@ class RegistryServer(ThreadingHTTPServer):
         self.trouble: Callable[[_Handler, str, str], bool] = lambda handler, method, path: False
         self.seen: list[tuple[str, str, str | None]] = []
         self.demands = ""
+        self.deletes = True
+        self.page = 1000
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients leave in the middle of an answer that they refuse: say nothing."""
@@ -80,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif not server.trouble(self, self.command, path.path):
             self._serve(path.path.removeprefix("/v2/"), body)
 
-    do_GET = do_HEAD = do_POST = do_PUT = handle_any  # noqa: N815
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = handle_any  # noqa: N815
 
     def _body(self) -> bytes:
         if self.headers["Transfer-Encoding"] == "chunked":
@@ -122,6 +126,28 @@ class _Handler(BaseHTTPRequestHandler):
             contents[path] = body
             self.types[path] = self.headers["Content-Type"]
             self.answer(201)
+        elif self.command == "DELETE":
+            repository, _, digest = path.partition("/manifests/")
+            if not self.server.deletes:
+                self.answer(405, b'{"errors":[{"code":"UNSUPPORTED","message":"unsupported"}]}')
+                return
+            named = [
+                name
+                for name, content in contents.items()
+                if name.startswith(f"{repository}/manifests/")
+                and "sha256:" + hashlib.sha256(content).hexdigest() == digest
+            ]
+            for name in named:
+                del contents[name]
+            self.answer(202 if named else 404)
+        elif path.endswith("/tags/list"):
+            asked = parse_qs(urlsplit(self.path).query)
+            prefix = path.removesuffix("tags/list") + "manifests/"
+            names = sorted(name.removeprefix(prefix) for name in contents if name.startswith(prefix))
+            later = [name for name in names if name > asked.get("last", [""])[0]]
+            page = later[: min(int(asked["n"][0]), self.server.page)]
+            more = {"Link": '</v2/elsewhere>; rel="next"'} if len(page) < len(later) else {}
+            self.answer(200, json.dumps({"name": "x", "tags": page or None}).encode(), **more)
         elif path in contents:
             content = contents[path]
             start = int((self.headers["Range"] or "bytes=0-")[6:-1])

@@ -104,6 +104,7 @@ class Cloud:
         """End without a warning, and start again: things that were changed since the last save are as they were."""
         self.world.things = copy.deepcopy(self.saved)
         self._start()
+        self.engine.find_interrupted()
         self.engine.resume()
         self.engine.run()
 

@@ -220,3 +220,40 @@ def test_a_head_is_written_before_the_end_of_the_stream() -> None:
         connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
+
+
+def test_names_that_were_found_valid_do_not_make_others_valid() -> None:
+    async def scenario() -> None:
+        sent: list[bool] = []
+
+        def application(*headers: tuple[bytes, bytes]) -> Any:
+            async def answers(scope: Scope, receive: Receive, send: Send) -> None:
+                sent.append(respond_now(send, 200, headers, b""))
+
+            return answers
+
+        for _ in range(2):
+            await answered(application((b"x-a", b"1"), (b"x-b", b"2")))
+        await answered(application((b"x-ax-b", b"1")))
+        await answered(application((b"x-a,x-b", b"1")))
+        await answered(application((b"x-a", b"1\r\nx-c: 3"), (b"x-b", b"2")))
+        await answered(application((b"x-a", b"1"), (b"connection", b"close")))
+        assert sent == [True, True, True, False, False, False]
+
+    asyncio.run(scenario())
+
+
+def test_a_new_date_is_in_the_next_answer() -> None:
+    async def scenario() -> None:
+        connection, _ = connect(whole(body=b"x"))
+        wire = Wire()
+        connection.connection_made(wire)  # type: ignore[arg-type]
+        for date in (b"Mon", b"Tue"):
+            connection.server_state.default_headers = [(b"date", date)]
+            connection.data_received(HEAD + b"\r\n")
+            for _ in range(5):
+                await asyncio.sleep(0)
+        connection.server_connections.leave(connection)
+        assert [b"date: Mon" in wire.writes[0], b"date: Tue" in wire.writes[1]] == [True, True]
+
+    asyncio.run(scenario())

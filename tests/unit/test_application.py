@@ -60,8 +60,8 @@ async def status() -> Mapping[str, Any]:
     return {"ok": True}
 
 
-async def metrics() -> bytes:
-    return b"# metrics"
+async def metrics(content_type: str) -> bytes:
+    return f"# metrics as {content_type.partition(';')[0]}".encode()
 
 
 class Sources:
@@ -90,6 +90,7 @@ def get(
     key: str | None = None,
     routes: tuple[str, ...] = (),
     cors: Cors | None = None,
+    phase: str = "ready",
     **headers: str,
 ) -> tuple[int, bytes, dict[bytes, bytes]]:
     parts = GatewayParts(
@@ -100,6 +101,7 @@ def get(
         status=status,
         count_table=count_table,
         metrics=metrics,
+        readiness=lambda: phase,
         control=Control(),  # type: ignore[arg-type]
         key=key,
         sources=SourcesApi(Sources()),
@@ -140,7 +142,7 @@ INVOKE = "/2015-03-31/functions/f/invocations"
     [
         (INVOKE, b"invoke"),
         (CONTROL, b"control"),
-        ("/metrics", b"# metrics"),
+        ("/metrics", b"# metrics as text/plain"),
         ("/_thawd/status", b'{"ok":true}'),
         ("/classify", b"route GET /classify"),
         ("/data/key", b"objects"),
@@ -168,7 +170,7 @@ def test_the_logs_api_is_found_by_its_target_at_the_root() -> None:
 def test_own_pages_and_invoke_go_before_routes_and_buckets_before_the_default_route() -> None:
     routes = ("ANY /{all+}", "$default")
     assert get(INVOKE, routes=routes)[1] == b"invoke"
-    assert get("/metrics", routes=routes)[1] == b"# metrics"
+    assert get("/metrics", routes=routes)[1] == b"# metrics as text/plain"
     assert get("/data/key", routes=routes)[1] == b"route ANY /{all+}"
     assert get("/data/key", routes=("$default",))[1] == b"objects"
     assert get("/other", routes=("$default",))[1] == b"route $default"
@@ -189,6 +191,21 @@ def test_what_is_nowhere_is_a_404_that_says_so() -> None:
 def test_a_method_without_a_route_is_told_which_there_are() -> None:
     code, _, headers = get("/c", method="DELETE", routes=("GET /c", "POST /c"))
     assert (code, headers[b"allow"]) == (405, b"GET, POST")
+
+
+def test_metrics_have_the_format_for_which_the_client_asks() -> None:
+    _, body, headers = get("/metrics", accept="application/openmetrics-text; version=1.0.0, text/plain; q=0.5")
+    assert body == b"# metrics as application/openmetrics-text"
+    assert headers[b"content-type"].startswith(b"application/openmetrics-text; version=1.0.0")
+    assert headers[b"vary"] == b"accept"
+
+
+def test_probes_need_no_key_and_tell_only_whether_the_server_is_ready() -> None:
+    assert get("/_thawd/health", key="secret", phase="starting")[:2] == (200, b'{"status":"ok"}')
+    assert get("/_thawd/ready", key="secret")[:2] == (200, b'{"status":"ready"}')
+    assert get("/_thawd/ready", key="secret", phase="starting")[:2] == (503, b'{"status":"starting"}')
+    assert get("/_thawd/ready", method="POST", key="secret")[0] == 405
+    assert get("/_thawd/ready/", key="secret")[0] == 403
 
 
 @pytest.mark.parametrize("path", [INVOKE, "/metrics", "/_thawd/status", "/classify", "/data/key", "/nothing"])

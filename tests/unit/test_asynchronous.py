@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from thawd.errors import TooManyRequestsException
 from thawd.invocation import Result
 from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Event
+from thawd.system.inline import run_inline
 
 pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("quick")]
 
@@ -68,6 +70,29 @@ def test_throttles_do_not_use_up_retries(tmp_path: Path) -> None:
             await post.settled()
             assert len(post.dispatcher.got) == 5
             assert await post.dead_letters.page("f") == []
+
+    claim(work)
+
+
+def test_an_event_that_is_throttled_while_its_request_is_served_inline_waits_before_it_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            await post.accept()
+            await post.settled()  # from here on, the lane gets new events without reading them
+            post.dispatcher.outcomes = [*[TooManyRequestsException("Rate Exceeded.")] * 6, Result(b"1")]
+            loop = asyncio.get_running_loop()
+            accepted = loop.create_future()
+
+            async def accept() -> None:
+                await post.accept(request_id="id-2")
+                accepted.set_result(len(post.dispatcher.got))
+
+            loop.call_soon(run_inline, accept(), loop.create_task)
+            assert await accepted == 2
+            await post.settled()
+            assert len(post.dispatcher.got) == 8
 
     claim(work)
 

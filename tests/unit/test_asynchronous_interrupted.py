@@ -4,11 +4,14 @@ alone."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.execution_fakes import claim, until
 from tests.unit.invoker_post import Post
+from thawd.errors import StoreError
+from thawd.queue.suspects import Suspects
 
 pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("quick")]
 
@@ -87,4 +90,52 @@ def test_events_that_ran_when_the_server_died_thrice_run_one_at_a_time(tmp_path:
 
     for _ in range(3):
         claim(dies)
+    claim(after)
+
+
+class Noted:
+    """Copies of events that note when events run. The first note fails.
+
+    Attributes:
+        notes: request ids of the events that had begun, and whether the event was said to run, for each note.
+    """
+
+    may_run = True
+
+    def __init__(self, post: Post) -> None:
+        self.notes: list[tuple[list[str], bool]] = []
+        self._post = post
+        self._fails = True
+
+    async def note_run(self, event_id: int, *, runs: bool) -> None:
+        if self._fails:
+            self._fails = False
+            raise StoreError("the database is away")
+        self.notes.append(([i.request_id for i in self._post.dispatcher.got], runs))
+
+    def changed(self) -> None:
+        pass
+
+
+def test_the_copy_of_an_interrupted_event_says_that_it_runs_before_it_runs_and_until_it_has_ended(
+    tmp_path: Path,
+) -> None:
+    async def dies() -> None:
+        post = Post(tmp_path, marks=True)
+        await post.accept()
+        for event in await post.queue.lease("f", limit=1):
+            post.queue.begins(event)
+        post.state.close()
+        post.tables.close()
+
+    async def after() -> None:
+        post = Post(tmp_path, marks=True)
+        copies: Any = Noted(post)
+        post.queue.copies, post.invoker._suspects = copies, Suspects(copies)
+        async with post:
+            await post.settled()
+            await until(lambda: len(copies.notes) == 2)
+        assert copies.notes == [([], True), (["id-1"], False)]
+
+    claim(dies)
     claim(after)

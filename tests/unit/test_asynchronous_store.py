@@ -76,12 +76,15 @@ def test_a_handler_does_not_run_again_because_its_outcome_could_not_be_stored(
     async def work() -> None:
         async with Post(tmp_path, queue=FailingQueue, maximum_retry_attempts=int(failing == "retry")) as post:
             assert isinstance(post.queue, FailingQueue)
+            steps: list[str] = []
+            post.invoker.on_step = lambda request_id, kind, detail: steps.append(kind)
             post.queue.failing = [failing]
             post.dispatcher.outcomes = [outcome, Result(b"1")]
             await post.accept()
             await until(lambda: not post.queue.failing)
             await post.settled(dead=int(failing == "dead_letter"))
             assert len(post.dispatcher.got) == 1 + (failing == "retry")
+            await until(lambda: steps == {"done": [], "dead_letter": ["dead letter"], "retry": ["retry"]}[failing])
 
     claim(work)
 

@@ -162,6 +162,7 @@ def test_a_percentage_keeps_the_old_version_until_the_rollout_is_changed(tmp_pat
         ("concurrency = 4", "async def handler(e, c): pass", "is async def"),
         ("", "def handler(e, c):\n yield b''", "streams its answer by yield"),
         ("", "from thawd import models\ndef handler(e, c): pass", "it uses thawd.models"),
+        ("", "import thawd\n@thawd.function\ndef handler(n: int): pass", "it uses thawd.function"),
     ],
 )
 def test_a_handler_that_lambda_cannot_run_is_refused(tmp_path: Path, line: str, code: str, said: str) -> None:

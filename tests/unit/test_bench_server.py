@@ -12,6 +12,7 @@ from thawd.bench.conditions import Conditions
 from thawd.bench.measurement_server import Place
 from thawd.config import Settings
 from thawd.cost.tune import COLD, RESTORED, TuneConditions
+from thawd.server.measurement import testing
 from thawd.server.measurement.bench import under
 from thawd.server.measurement.tune import settings_of
 
@@ -134,3 +135,28 @@ def test_engines_are_what_the_configuration_calls_them(
     function = made.functions["work"]
     assert (function.snapshot, made.server.snapshots) == (snapshot, snapshots)
     assert function.provisioned_concurrency == (3 if engine == "provisioned" else 0)
+
+
+def test_a_projects_tests_reach_no_store_webhook_or_collector(tmp_path: Path) -> None:
+    sender = """
+[functions.sender]
+handler = "app.handler"
+on_success = "https://example.com/hook"
+on_failure = "table:kept"
+[tables.shared]
+url = "postgresql://host/database"
+"""
+    (tmp_path / "app.py").write_text("")
+    (tmp_path / "thawd.toml").write_text(
+        TOML.replace("[server]", '[server]\ntraces = "http://collector:4318"') + sender
+    )
+    loaded = config.load(tmp_path / "thawd.toml", environ={})
+    own = tmp_path / "own"
+    made = testing.settings_of(loaded, testing.TestConditions(place=place(own)))
+    assert made.remote_buckets == {}
+    assert {bucket.path for bucket in made.buckets.values()} == {own / "buckets" / "uploads", own / "buckets" / "far"}
+    assert made.buckets["far"].notify == loaded.remote_buckets["far"].notify
+    assert (made.tables["shared"].path, made.tables["shared"].url) == (own / "tables" / "shared.db", None)
+    assert made.server.traces is None
+    assert made.functions["sender"].on_success is None
+    assert made.functions["sender"].on_failure == loaded.functions["sender"].on_failure

@@ -105,7 +105,7 @@ def test_bounds_in_time_are_never_below_those_promised(monkeypatch: pytest.Monke
 
 
 def measured(rate_per_s: float, p50_us: float, p99_us: float) -> Measured:
-    return Measured(p50_us=p50_us, p99_us=p99_us, rate_per_s=rate_per_s)
+    return Measured(p50_us=p50_us, p99_us=p99_us, rate_per_s=rate_per_s, requests=1)
 
 
 def test_each_figure_compares_with_the_peer_that_is_best_at_it() -> None:

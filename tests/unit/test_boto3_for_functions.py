@@ -69,7 +69,7 @@ try:
     import boto3, botocore, dateutil, jmespath, s3transfer, urllib3
     from importlib import metadata
     print(boto3.__version__, metadata.version("botocore") == botocore.__version__)
-    print(boto3.client("s3", region_name="us-east-1").meta.region_name)
+    print(boto3.client("sts", region_name="us-east-1").meta.region_name)
     print(any(one.metadata["Name"] == "boto3" for one in metadata.distributions()))
 except ImportError as error:
     print("none:", sdk.hint(error))

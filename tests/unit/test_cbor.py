@@ -22,7 +22,7 @@ VALUES = st.recursive(
     | st.text()
     | st.binary(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=20,
+    max_leaves=8,
 )
 
 

@@ -16,18 +16,6 @@ from thawd.transfer.store_keys import FunctionKey, StoreKey
 DAY_S = 86400.0
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    found = Machine(tmp_path)
-    found.install()
-    return found
-
-
-@pytest.fixture
-def place() -> MemoryPlace:
-    return MemoryPlace()
-
-
 def send(machine: Machine, place: MemoryPlace, version: str) -> str:
     """Send a version with memory of its own, and return the record's key."""
     snapshot = machine.freeze(version=version, text=version.encode())
@@ -119,7 +107,7 @@ def test_a_clean_up_between_any_two_steps_of_a_sender_takes_nothing_that_it_need
             return super().find(key)
 
     snapshot = machine.freeze()
-    for at in range(1, 40):
+    for at in range(1, 40):  # until there is no step of that number
         place = Interrupted()
         place.remove(sending.send(machine.store, snapshot, place, KEY).key)
         place.now_s += 1
@@ -134,7 +122,10 @@ def test_a_clean_up_between_any_two_steps_of_a_sender_takes_nothing_that_it_need
             place.now_s += DAY_S + 1
             upkeep.clean_up(place)
         assert sound(place), at
-    assert steps < 40, "a clean-up ran at each step"
+        if steps < at:
+            break
+    else:
+        raise AssertionError("the sender takes more steps")
 
 
 def test_records_that_are_too_old_are_removed_first(machine: Machine, place: MemoryPlace) -> None:

@@ -182,6 +182,13 @@ def test_broken_toml_is_told_with_line_and_column(tmp_path: Path, text: str, whe
     assert only_mistake(tmp_path, text).found.startswith(f"broken TOML at {where}")
 
 
+@pytest.mark.parametrize("line", ["key = hunter2-hunter2", 'key = "hunter2-hunter2'])
+def test_a_message_about_broken_toml_does_not_repeat_a_value_which_may_be_a_secret(tmp_path: Path, line: str) -> None:
+    found = only_mistake(tmp_path, f"[server]\n{line}\n").found
+    assert "quote" in found
+    assert "hunter2" not in found
+
+
 def test_a_number_too_long_to_read_is_told(tmp_path: Path) -> None:
     assert only_mistake(tmp_path, "port = " + "9" * 5000).found.startswith("broken TOML: Exceeds the limit")
 

@@ -71,6 +71,14 @@ def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
     assert only_mistake(tmp_path, f"[server]\nhost = '{host}'\n" + HELLO).key == "server.host"
 
 
+@pytest.mark.parametrize(
+    "url", ["http://h:99999", "http://[::1", "http://h:otlp", "https://u:p@h", "ftp://h", "h:4318"]
+)
+def test_what_is_no_address_of_a_collector_is_refused(tmp_path: Path, url: str) -> None:
+    assert only_mistake(tmp_path, f"[server]\ntraces = '{url}'\n" + HELLO).key == "server.traces"
+    assert load(tmp_path, "[server]\ntraces = 'http://[::1]:4318/v'\n" + HELLO).server.traces == "http://[::1]:4318/v"
+
+
 def test_the_process_environment_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THAWD_PORT", "4711")
     (tmp_path / "thawd.toml").write_text(HELLO)

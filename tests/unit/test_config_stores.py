@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,3 +107,15 @@ def test_what_a_server_writes_and_its_configuration_are_no_code(tmp_path: Path) 
     names = {path.name for path in settings.not_code()}
 
     assert names == {"thawd.toml", ".thawd", "uploads", "t.db", "t.db-wal", "t.db-shm", "t.db-journal"}
+
+
+def test_files_into_which_the_server_prints_are_not_code(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("def handler(event, context): 1\n")
+    (tmp_path / "thawd.toml").write_text("[functions.f]\nhandler = 'app.handler'\n")
+    program = (
+        "import sys; from pathlib import Path; from thawd import config; "
+        "print(*sorted(path.name for path in config.load(Path('thawd.toml')).not_code()))"
+    )
+    with (tmp_path / "out.txt").open("w") as out:
+        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, stdout=out, check=True)
+    assert (tmp_path / "out.txt").read_text() == ".thawd out.txt thawd.toml\n"

@@ -94,6 +94,12 @@ def test_what_a_handler_says_of_cors_is_replaced() -> None:
     assert answer_headers(cors, "https://evil.example", said) == [(b"x-id", b"7"), (b"vary", b"Accept")]
 
 
+@pytest.mark.parametrize("said", [b"Origin", b"Accept, origin"])
+def test_an_answer_says_once_that_it_varies_with_the_origin(said: bytes) -> None:
+    headers = answer_headers(Cors(allow_origins=(SHOP,)), SHOP, [(b"Vary", said)])
+    assert headers == [(b"Vary", said), (b"access-control-allow-origin", SHOP.encode())]
+
+
 def test_only_the_head_of_an_answer_gets_headers_and_only_where_there_is_an_origin() -> None:
     sent: list[Any] = []
 

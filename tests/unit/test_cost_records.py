@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from thawd.cost.arrivals import BEGIN_S, make_arrivals, read_arrivals
 from thawd.cost.keep_warm import Arrival
 from thawd.cost.measured import read_bench
 from thawd.cost.prices import CostError
-from thawd.cost.records import Measured, arrivals_of, by_hand, measure, read_records
+from thawd.cost.records import Measured, Record, arrivals_of, by_hand, measure, read_records
 
 ID = "3f0c8a52-7a5e-4b3c-9a55-0f1f6a1f0d11"
 # Lines in the formats of `thawd logs`, of CloudWatch exports, and of Lambda's console output.
@@ -74,7 +76,14 @@ def test_lines_that_only_look_like_reports_are_passed_over(line: str) -> None:
 
 def test_averages_are_by_size_and_by_kind_of_start() -> None:
     small, large = measure(read_records(LOG.splitlines()))
-    assert small == Measured(memory_mb=512, warm_ms=25.5, cold_ms=1101, start_share=pytest.approx(1 / 3), count=3)
+    assert small == Measured(
+        memory_mb=512,
+        warm_ms=25.5,
+        cold_ms=1101,
+        start_share=pytest.approx(1 / 3),
+        count=3,
+        warm_error_ms=pytest.approx(8.82),
+    )
     # Without a warm invocation, the time in the handler is used instead.
     assert large == Measured(memory_mb=1024, warm_ms=41, restored_ms=44, start_share=1.0, count=1)
 
@@ -84,6 +93,17 @@ def test_arrivals_are_the_ends_less_durations_and_starts() -> None:
     begin_s = 1795168800.0  # 10 o'clock
     assert [round(arrival.at_s - begin_s, 4) for arrival in found] == [0.8995, 59.9799, 3599.9505]
     assert found[0].duration_s == pytest.approx(0.1002)
+
+
+def test_invocations_one_after_the_other_do_not_overlap_because_their_times_are_cut_off() -> None:
+    now_s, records = 1795168800.0, []
+    for gap_ms, duration_ms in ((0.1, 1.95), (0.02, 0.9), (0.01, 1.9), (0.5, 0.3), (0.3, 0.9)):
+        now_s += (gap_ms + duration_ms) / 1000
+        records.append(Record(memory_mb=128, duration_ms=duration_ms, ended_s=math.floor(now_s * 1000) / 1000))
+    found = arrivals_of(records)
+    assert all(one.at_s + one.duration_s <= other.at_s for one, other in itertools.pairwise(found))
+    overlapping = arrivals_of([*records, Record(memory_mb=128, duration_ms=5.0, ended_s=records[-1].ended_s)])
+    assert overlapping[1].at_s < overlapping[0].at_s + 0.005
 
 
 def test_nothing_to_average_is_an_error_that_says_what_to_do() -> None:
@@ -127,6 +147,7 @@ def test_the_right_answers_of_a_bench_are_read_with_their_starts(tmp_path: Path)
         restored_ms=15,  # 11 + 4
         start_share=0.5,
         count=4,
+        warm_error_ms=pytest.approx(1.96),
     )
 
 

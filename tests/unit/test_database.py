@@ -359,3 +359,47 @@ def test_a_lock_of_another_process_is_waited_for_and_then_told(tmp_path: Path) -
     other.communicate(b"\n")
     database.write_now(insert(1))
     database.close()
+
+
+def test_the_gauge_is_read_only_while_its_number_may_be_of_interest(tmp_path: Path) -> None:
+    readings: list[int] = []
+
+    def rows(connection: sqlite3.Connection) -> int:
+        (count,) = connection.execute("SELECT count(*) FROM t").fetchone()
+        readings.append(count)
+        return int(count)
+
+    db = Database(tmp_path / "thawd.db", migrations=SCHEMA, gauge=rows)
+    db.gauge_from = 3
+    gauged: list[int] = []
+    for value in range(5):
+        db.write_now(insert(value))
+        gauged.append(db.gauged)
+    db.write_now(lambda connection: connection.execute("DELETE FROM t WHERE x > 1").rowcount)
+    left = db.gauged
+    at_most = db.write_now(db.gauge_at_most)
+    db.close()
+    assert gauged[2:] == [3, 4, 5]  # exact from 3 on
+    assert readings == [1, 3, 4, 5, 2]  # after the first row, there could be two; this is below 3
+    assert left == at_most == 2
+
+
+def test_the_gauge_stays_an_upper_bound_when_sqlite_has_counted_as_many_changes_as_it_can(tmp_path: Path) -> None:
+    def rows(connection: sqlite3.Connection) -> int:
+        (count,) = connection.execute("SELECT count(*) FROM t").fetchone()
+        return int(count)
+
+    db = Database(tmp_path / "thawd.db", migrations=SCHEMA, gauge=rows)
+    db.gauge_from = 3
+    db.write_now(insert(0))
+
+    def count_on_from_the_smallest_number(connection: sqlite3.Connection) -> None:
+        # The same difference as after 2^31 - 1 changes, whose number is followed by -2^31.
+        db._gauged_after = connection.total_changes + (1 << 32)
+
+    db.write_now(count_on_from_the_smallest_number)
+    for value in range(1, 4):
+        db.write_now(insert(value))
+    gauged = db.gauged
+    db.close()
+    assert gauged == 4

@@ -124,6 +124,13 @@ def test_the_rate_of_a_rule_begins_after_a_period_and_that_of_a_schedule_at_once
     assert sorted(house.look(NOW + 120.5)) == ['"rule"', '"schedule"']
 
 
+@pytest.mark.parametrize(("rate", "period_s"), [("rate(2 minute)", 120), ("rate(1 minutes)", 60)])
+def test_the_unit_of_a_schedules_rate_may_be_singular_or_plural(house: House, rate: str, period_s: int) -> None:
+    house.schedule(rate, input='"schedule"')
+    assert house.look(NOW) == ['"schedule"']
+    assert house.look(NOW + period_s + 1) == ['"schedule"']
+
+
 def test_a_schedule_has_a_time_zone_a_start_and_an_end(house: House) -> None:
     # 2027-01-15T09:00:30 in Berlin
     house.schedule(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -88,6 +89,24 @@ def test_a_lock_that_a_killed_server_left_to_a_process_it_was_starting_is_waited
         monkeypatch.setattr("thawd.server.port_and_folder_locks.time.sleep", sleep)
         with lock(tmp_path) as locked:
             assert locked.is_held()
+            assert (tmp_path / "lock").read_text() == str(os.getpid())
+    assert len(waits) == 3
+
+
+def test_a_start_waits_for_a_command_that_has_the_folder_briefly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    with contextlib.ExitStack() as command:
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                command.close()
+
+        monkeypatch.setattr("thawd.server.port_and_folder_locks.time.sleep", sleep)
+        command.enter_context(lock(tmp_path, briefly=True))
+        with lock(tmp_path):
             assert (tmp_path / "lock").read_text() == str(os.getpid())
     assert len(waits) == 3
 

@@ -13,20 +13,22 @@ import pytest
 
 from thawd.gateway.function_urls.events_and_responses import Caller, event, response
 from thawd.gateway.function_urls.table import Url, url_id
-from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError
+from thawd.gateway.routes.payload_formats import Headers, IntegrationRequest, MalformedResponseError
 from thawd.resources import FunctionUrl
 
 ID = url_id("f")
 URL = Url(ID, "f", "$LATEST", FunctionUrl(auth_type="NONE"))
 
 
-def made(path: str = "/my/path", caller: Caller | None = None, host: str = "") -> dict[str, Any]:
+def made(
+    path: str = "/my/path", caller: Caller | None = None, host: str = "", more: Headers | None = None
+) -> dict[str, Any]:
     host = host or f"{ID}.lambda-url.us-east-1.localhost:8350"
     request = IntegrationRequest(
         method="POST",
         raw_path=path,
         query="a=1&a=2",
-        headers=[(b"host", host.encode()), (b"cookie", b"c=1"), (b"content-type", b"text/plain")],
+        headers=[(b"host", host.encode()), (b"cookie", b"c=1"), (b"content-type", b"text/plain"), *(more or ())],
         body=b"hello",
         source_ip="192.0.2.1",
         protocol="HTTP/1.1",
@@ -35,6 +37,13 @@ def made(path: str = "/my/path", caller: Caller | None = None, host: str = "") -
     )
     told = event(request, URL, caller, now_s=1_700_000_000.25, request_id="id")
     return msgspec.json.decode(msgspec.json.encode(told))
+
+
+def test_only_thawd_says_that_the_url_has_a_path() -> None:
+    prefix, name = f"/_urls/{ID}", "x-forwarded-prefix"
+    assert made(f"{prefix}/a", more=[(name.encode(), b"/b")])["headers"][name] == prefix
+    assert name not in made("/a", more=[(name.encode(), prefix.encode())])["headers"]
+    assert made("/a", more=[(name.encode(), b"/proxy")])["headers"][name] == "/proxy"
 
 
 def test_an_event_has_all_fields_that_aws_documents() -> None:

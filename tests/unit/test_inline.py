@@ -286,3 +286,32 @@ def test_a_coroutine_that_runs_inline_in_one_thread_leaves_a_task_of_another_thr
         finally:
             over.set()
         thread.result()
+
+
+def test_if_no_task_can_be_made_the_coroutine_ends_and_results_of_others_are_set() -> None:
+    def scenario(run: Runs) -> Any:
+        found: list[Any] = []
+        answers = [future(), future()]
+
+        async def needs_task() -> None:
+            try:
+                found.append(await answers[0])
+                await in_task()
+                found.append("in a task")
+            finally:
+                found.append("ended")
+                raise OSError
+
+        def ending(work: Coroutine[Any, Any, None]) -> None:
+            raise RuntimeError("TaskGroup is shutting down")
+
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, report: found.append(type(report["exception"])))
+        run_inline(needs_task(), ending)
+        run(note(found, answers[1]))
+        for answer in answers:
+            answer.set_result_now(7)
+        assert found == [7, "ended", OSError, 7]
+        yield
+
+    in_callbacks(scenario)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from thawd.invocation import StartKind
+from thawd.telemetry.distribution import Distribution
+from thawd.telemetry.exposition import exposition
 from thawd.telemetry.metrics import (
     COUNTERS,
     DISTRIBUTIONS,
@@ -20,7 +22,6 @@ from thawd.telemetry.metrics import (
     SOURCE_COUNTERS,
     SOURCE_GAUGES,
     DeliveryOutcome,
-    Distribution,
     Fallback,
     Metrics,
 )
@@ -53,7 +54,7 @@ def test_quantiles_of_many_durations_are_within_one_percent_and_take_few_integer
         distribution.record(value)
     for fraction in (0.5, 0.9, 0.99, 0.999):
         assert distribution.quantile_ms(fraction) == pytest.approx(rank_of(values, fraction), rel=0.0101)
-    assert len(distribution._buckets) < 1200
+    assert len(distribution.buckets) < 1800
     assert distribution.count == 20_000
     assert distribution.sum_ms == pytest.approx(sum(values))
     assert distribution.max_ms == max(values)
@@ -84,18 +85,19 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
         metrics.set_gauge(name, function="f", state="idle", value=4)
     metrics.events = {"f": dict.fromkeys([*EVENT_COUNTERS, *EVENT_GAUGES], 6)}
     metrics.sources["f/queue", "f"] = dict.fromkeys([*SOURCE_COUNTERS, *SOURCE_GAUGES], 5)
-    families = {f.name: f for f in text_string_to_metric_families(asyncio.run(metrics.exposition()).decode())}
+    families = {f.name: f for f in text_string_to_metric_families(asyncio.run(exposition(metrics)).decode())}
     for name, text in COUNTERS.items():
         (sample,) = families[f"thawd_{name}"].samples
         assert (sample.name, sample.value, sample.labels) == (f"thawd_{name}_total", 3, {"function": 'odd"name\\'})
         assert families[f"thawd_{name}"].documentation == text
     for name, text in DISTRIBUTIONS.items():
         family = families[f"thawd_{name}_seconds"]
-        assert family.type == "summary"
+        assert family.type == "histogram"
         assert family.documentation == text
     for name, text in GAUGES.items():
         (sample,) = families[f"thawd_{name}"].samples
-        assert (sample.value, sample.labels) == (4, {"function": "f", "state": "idle"})
+        state = {"state": "idle"} if name == "environments" else {}
+        assert (sample.value, sample.labels) == (4, {"function": "f", **state})
         assert families[f"thawd_{name}"].documentation == text
     fallbacks = {s.labels["reason"]: s.value for s in families["thawd_fallbacks"].samples}
     assert fallbacks == {**dict.fromkeys(Fallback, 0), "thaw_failed": 2}
@@ -110,7 +112,9 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
         assert (sample.value, sample.labels) == (6, {"function": "f"})
         assert families[f"thawd_{name}"].documentation == text
     of_sources = len(EVENT_COUNTERS) + len(EVENT_GAUGES) + len(SOURCE_COUNTERS) + len(SOURCE_GAUGES)
-    assert len(families) == len(COUNTERS) + 2 + len(DISTRIBUTIONS) + len(GAUGES) + of_sources
+    assert families["thawd_build_info"].samples[0].value == 1
+    of_process = [name for name in families if name.startswith("process_") or name == "thawd_build_info"]
+    assert len(families) == len(COUNTERS) + 2 + len(DISTRIBUTIONS) + len(GAUGES) + of_sources + len(of_process)
     starts = {(s.name, s.labels["kind"]): s.value for s in families["thawd_starts_seconds"].samples}
     assert starts["thawd_starts_seconds_count", "fork"] == 1
     assert starts["thawd_starts_seconds_sum", "fork"] == pytest.approx(0.012)
@@ -147,7 +151,7 @@ def test_the_metrics_of_many_functions_are_made_piece_by_piece_and_each_family_o
     metrics.sources["queue", "other"] = dict.fromkeys([*SOURCE_COUNTERS, *SOURCE_GAUGES], 5)
 
     async def turns() -> tuple[str, int]:
-        making = asyncio.create_task(metrics.exposition())
+        making = asyncio.create_task(exposition(metrics))
         turns = 0
         while not making.done():
             metrics.function(f"new{turns}")  # changes during the iteration break nothing
@@ -161,4 +165,4 @@ def test_the_metrics_of_many_functions_are_made_piece_by_piece_and_each_family_o
     assert len({family.name for family in families}) == len(families)
     (errors,) = (family for family in families if family.name == "thawd_errors")
     assert [s.value for s in errors.samples if s.labels["function"].startswith("f")] == list(range(count))
-    assert asyncio.run(Metrics().exposition()).count(b"# HELP ") == text.count("# HELP ")
+    assert asyncio.run(exposition(Metrics())).count(b"# HELP ") == text.count("# HELP ")

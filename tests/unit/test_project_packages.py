@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from thawd.deploy.projects.artifacts import BuildTools, Packaged, package
+from thawd.deploy.projects.artifacts import ArtifactPlace, BuildTools, Packaged, package
 from thawd.deploy.projects.discovery import find_project
 from thawd.deploy.projects.reading import read_project
 from thawd.deploy.projects.stacks import ImageAsset, Project, ProjectError, ProjectOptions
@@ -159,6 +159,20 @@ def test_requirements_beside_the_code_are_in_its_package(folder: Path) -> None:
     ]
 
 
+def test_code_of_several_functions_is_zipped_once_and_handed_on_before_all_is_packaged(folder: Path) -> None:
+    function = "{Type: AWS::Serverless::Function, Properties: {CodeUri: src}}"
+    taken: list[bytes] = []
+    packaged = _packaged(folder, f"Resources: {{A: {function}, B: {function}}}", take_zip=taken.append)
+    assert len(packaged.archives) == 1
+    assert taken == list(packaged.objects.values())
+    with zipfile.ZipFile(io.BytesIO(taken[0])) as content:
+        assert {each.compress_type for each in content.infolist()} == {zipfile.ZIP_STORED}  # made sooner, read sooner
+    stack = _read(folder, f"Resources: {{A: {function}}}").stacks[0]
+    sent = package(stack, BuildTools(lambda *_: folder, str), ArtifactPlace("bucket", compresses=True))
+    with zipfile.ZipFile(io.BytesIO(*sent.objects.values())) as content:
+        assert {each.compress_type for each in content.infolist()} == {zipfile.ZIP_DEFLATED}
+
+
 def test_nested_templates_are_packaged_with_their_code(folder: Path) -> None:
     (folder / "nested").mkdir()
     (folder / "nested/child.yaml").write_text(
@@ -200,7 +214,10 @@ def test_a_zip_file_is_the_same_bytes_whatever_the_times_and_order(folder: Path)
     os.utime(folder / "src/app.py", (1, 1))
     assert archive([Source(folder / "src", "")]) == first
     (folder / "src/loop").symlink_to(folder / "src")
-    assert archive([Source(folder / "src", "")]) == first
+    for target in ("missing", "app.py/below", "nothing"):
+        (folder / "src/nothing").unlink(missing_ok=True)
+        (folder / "src/nothing").symlink_to(target)
+        assert archive([Source(folder / "src", "")]) == first
     (folder / "src/app.py").chmod(0o755)
     assert archive([Source(folder / "src", "")]) != first
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from thawd.environments.init_phase import InitError
 from thawd.environments.version import Version
 from thawd.errors import EnvironmentBuildError, ResourceNotFoundException
+from thawd.publishing import publisher
 from thawd.publishing.build import BuildContext
 from thawd.publishing.publisher import Candidate, Ending, Outcome, Publisher
 from thawd.resources import LATEST, Function
@@ -114,6 +116,29 @@ def test_a_request_for_the_same_source_waits_for_the_outcome_and_a_newer_one_com
         assert house.entry.pool.version.task_root == Path("b")
         await turns()
         assert not house.publisher.is_publishing("f", LATEST)
+
+    claim(work)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_slow_publication_says_whether_it_waits_for_a_debugged_invocation(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "is_terminal", lambda: True)
+    monkeypatch.setattr(publisher, "_TELL_AFTER_S", 0.001)
+
+    async def work() -> None:
+        house = Publishing()
+        house.gate.clear()
+        lines: asyncio.Queue[str] = asyncio.Queue()
+        monkeypatch.setattr(house.publisher, "_say", lines.put_nowait)
+        old = replace(version_of("f"), debugged=waits)  # its one environment runs an invocation
+        monkeypatch.setattr(house.dispatcher, "versions", lambda: [old])
+        publication = house.publish()
+        said = "waits for the running invocation, which a debugger may have stopped" if waits else "init runs"
+        assert said in await lines.get()
+        house.gate.set()
+        assert (await publication).ending is Ending.SERVES
 
     claim(work)
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, House, Machine, ask, invocation, turns, until, warm, within
-from thawd.errors import ServiceException, TooManyRequestsException
+from thawd.errors import NotMemberError, ServiceException, TooManyRequestsException
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation, Result
-from thawd.resources import Batch
+from thawd.resources import Batch, Function
 from thawd.scheduling.core_admission import CORE, Cores
 
 FOUR = Batch(size=4)
@@ -73,6 +73,40 @@ async def test_requests_that_wait_are_joined_up_to_the_size_and_in_order() -> No
     await within(asyncio.gather(*waiting))
     assert made.metrics.function("f").batched == 6
     assert sum(d.count for d in made.metrics.function("f").invocations.values()) == 7
+
+
+class Membership:
+    """Says whether this machine is a member of its cluster."""
+
+    is_member = True
+
+    def require_member(self) -> None:
+        if not self.is_member:
+            raise NotMemberError("cut off")
+
+    def share(self, function: Function) -> int:
+        return 100
+
+
+async def test_the_items_of_a_batch_are_counted_and_do_not_begin_on_a_machine_that_was_cut_off() -> None:
+    made = await machine()
+    family = made.dispatcher.family("f")
+    membership = family.cluster = Membership()
+    environment, first = await occupied(made)
+    waiting = run(made, 3)
+    await turns()
+    answer(environment)
+    await within(first)
+    assert len(await batch_of(environment)) == family.running == 3
+    more = run(made, 3)
+    await turns()
+    membership.is_member = False
+    answer_batch(environment)
+    await within(asyncio.gather(*waiting))
+    found = await within(asyncio.gather(*more, return_exceptions=True))
+    assert [type(each) for each in found] == [NotMemberError] * 3
+    await until(lambda: not made.busy())
+    assert family.running == 0
 
 
 async def test_a_request_that_finds_an_idle_environment_gets_it_alone_and_at_once() -> None:

@@ -31,6 +31,11 @@ def run(scenario: Callable[[], Awaitable[Any]]) -> None:
     asyncio.run(within(scenario()))
 
 
+def test_a_content_type_cannot_end_its_line() -> None:
+    with pytest.raises(ValueError, match="printable"):
+        ResponseStream().put("text/plain\n", b"a")
+
+
 def test_parts_are_taken_in_order_and_together_where_several_wait() -> None:
     async def scenario() -> None:
         stream = ResponseStream()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -208,7 +209,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(
-    max_examples=300,
+    max_examples=int(os.environ.get("THAWD_ORDERS", "100")),
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

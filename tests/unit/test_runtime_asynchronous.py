@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.interpreters_here import INTERPRETERS
 from tests.unit.runtime_process import Process, ready, running
-from thawd.runtime.handler import is_asynchronous
+from thawd.runtime.handler_kinds import is_asynchronous
 from thawd.wire import frames
 
 CODE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -28,16 +29,8 @@ def exchange_of(machine: Machine, place: MemoryPlace, key_file: Path, said: list
     return SnapshotExchange(machine.store, place, key=key_file, program=None, send=send, report=said.append)
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    found = Machine(tmp_path)
-    found.install()
-    return found
-
-
-@pytest.fixture
-def place() -> MemoryPlace:
-    return MemoryPlace()
+def receive(server: SnapshotExchange, function: str, key: str) -> bool:
+    return asyncio.run(server.receive(function, key))
 
 
 @pytest.fixture
@@ -53,20 +46,20 @@ def test_a_server_sends_a_new_snapshot_and_another_receives_it_by_its_key(
 ) -> None:
     said: list[str] = []
     first = exchange_of(machine, place, key_file, said)
-    assert not first.receive("classify", "key"), "nobody has sent one"
+    assert not receive(first, "classify", "key"), "nobody has sent one"
     first.send(machine.freeze())
     first.wait()
     there = elsewhere(machine)
     second = exchange_of(there, place, key_file, said)
-    assert not second.receive("classify", "another key")
-    assert not second.receive("other", "key")
-    assert second.receive("classify", "key")
+    assert not receive(second, "classify", "another key")
+    assert not receive(second, "other", "key")
+    assert receive(second, "classify", "key")
     assert there.store.find("key") is not None
     assert said == []
     names = [key for key in place.objects if key.startswith("keys/")]
     assert len(names) == 1
     place.remove(next(key for key in place.objects if key.startswith("snapshots/")))
-    assert not second.receive("classify", "key")
+    assert not receive(second, "classify", "key")
     upkeep.clean_up(place)
     assert not [key for key in place.objects if key.startswith("keys/")]
 
@@ -77,11 +70,11 @@ def test_what_keeps_a_server_from_receiving_is_said_once(machine: Machine, place
     there.shared_object.write_bytes(b"another")
     said: list[str] = []
     server = exchange_of(there, place, key_file, said)
-    assert (server.receive("classify", "key"), server.receive("classify", "key")) == (False, False)
+    assert (receive(server, "classify", "key"), receive(server, "classify", "key")) == (False, False)
     assert len(said) == 1
     assert "has another content" in said[0]
     key_file.unlink()
-    assert not server.receive("classify", "another key")
+    assert not receive(server, "classify", "another key")
     assert "cannot be read" in said[-1]
 
 
@@ -94,7 +87,7 @@ def test_a_name_of_a_key_that_leads_to_another_snapshot_is_not_followed(
     there, said = elsewhere(machine), list[str]()
     for content in (place.objects[name][0], b"0" * 64, b"../" * 20, b"\xff" * 64):
         place.objects[other] = (content, 0.0)
-        assert not exchange_of(there, place, key_file, said).receive("classify", "wanted")
+        assert not receive(exchange_of(there, place, key_file, said), "classify", "wanted")
     assert (there.store.snapshots(), said) == ([], [])
 
 
@@ -105,8 +98,8 @@ def test_the_key_of_one_function_receives_its_snapshots_and_sends_none(
     key_file.write_text(FunctionKey("classify", KEY.function_key("classify")).text())
     there, said = elsewhere(machine), list[str]()
     server = exchange_of(there, place, key_file, said)
-    assert server.receive("classify", "key")
-    assert not server.receive("other", "key")
+    assert receive(server, "classify", "key")
+    assert not receive(server, "other", "key")
     before = dict(place.objects)
     server.send(there.store.snapshots()[0])
     server.wait()
@@ -139,11 +132,11 @@ def test_a_store_that_cannot_be_reached_is_left_alone_for_a_while(
     tried, said, now_s = list[str](), list[str](), 1000.0
     monkeypatch.setattr(exchange.time, "monotonic", lambda: now_s)
     server = exchange_of(machine, Unreachable(), key_file, said)
-    assert [server.receive("classify", key) for key in ("one", "two", "three")] == [False] * 3
+    assert [receive(server, "classify", key) for key in ("one", "two", "three")] == [False] * 3
     assert len(tried) == len(said) == 1
     assert "no answer" in said[0]
     now_s += 61
-    assert not server.receive("classify", "one")
+    assert not receive(server, "classify", "one")
     assert len(tried) == 2, "it is asked again, because it did not answer"
 
 
@@ -159,3 +152,20 @@ def test_a_process_sends_a_snapshot_or_says_why_it_cannot(machine: Machine, tmp_
     machine.store.remove(snapshot)
     with pytest.raises(ResourceNotFoundException):
         send_apart(task)
+
+
+def test_a_machine_with_the_key_of_a_function_says_that_no_snapshot_fits(
+    machine: Machine, place: MemoryPlace, key_file: Path
+) -> None:
+    sending.send(machine.store, machine.freeze(), place, KEY)
+    said: list[str] = []
+    receive(exchange_of(elsewhere(machine), place, key_file, said), "classify", "key of other settings")
+    assert said == [], "a machine that sends makes a snapshot of its own"
+    key_file.write_text(FunctionKey("classify", KEY.function_key("classify")).text())
+    server = exchange_of(machine, place, key_file, said)
+    for key in ("key of other settings", "another"):
+        assert not receive(server, "classify", key)
+    assert said == [
+        "thawd: classify: memory has snapshots of it, but none of this code, these settings and this version of thawd; "
+        "it is initialised here"
+    ]

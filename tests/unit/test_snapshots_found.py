@@ -30,7 +30,7 @@ class FakeStarter:
         self.probes = 0
         self._head = head
 
-    async def thaw_template(self, *_: object, role: str, arguments: tuple[str, ...]) -> Any:
+    async def thaw_template(self, *_: object, role: str, arguments: tuple[str, ...], outbox: object) -> Any:
         assert role == "probe"
         self.probes += 1
         if isinstance(self._head, ThawFailedError):

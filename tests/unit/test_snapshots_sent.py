@@ -26,18 +26,6 @@ from thawd.transfer.chunk_format import ChunkError, decode_record, encode_chunk,
 from thawd.transfer.store_keys import FunctionKey, StoreKey
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    found = Machine(tmp_path)
-    found.install()
-    return found
-
-
-@pytest.fixture
-def place() -> MemoryPlace:
-    return MemoryPlace()
-
-
 def the_record(place: MemoryPlace) -> str:
     (name,) = (key for key in place.objects if key.startswith("snapshots/"))
     return name

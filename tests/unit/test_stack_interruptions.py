@@ -124,9 +124,33 @@ def test_a_failure_because_thawd_ends_is_not_recorded_and_the_next_start_rolls_b
         after, notify=lambda stack, event: is_rolled_back.set() if stack.status == "ROLLBACK_COMPLETE" else None
     )
     after.store.save(stack)
-    Engine(after).resume()
+    engine = Engine(after)
+    engine.find_interrupted()
+    engine.resume()
     assert is_rolled_back.wait(60)
     assert len(boxes.deleted) == 1
+
+
+def test_an_operation_that_begins_before_interrupted_ones_are_resumed_goes_on() -> None:
+    services = services_with(Boxes(unanswered()), Ending(False))
+    engine = Engine(services)
+    engine.find_interrupted()
+    stack = stack_of(services)
+    begun = threading.Event()
+    goes_on = threading.Event()
+
+    def work(stack: Stack) -> None:
+        begun.set()
+        goes_on.wait(60)
+
+    engine.start(stack, work)
+    assert begun.wait(60)
+    engine.resume()
+    thread = engine.stop(stack)
+    assert thread is not None
+    goes_on.set()
+    thread.join()
+    assert stack.status == "CREATE_IN_PROGRESS", "nothing has rolled it back"
 
 
 def test_what_could_not_be_undone_is_left_behind_for_the_reason_of_the_first_failure() -> None:

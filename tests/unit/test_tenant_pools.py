@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import Any
 
@@ -237,7 +238,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(
-    max_examples=150,
+    max_examples=int(os.environ.get("THAWD_ORDERS", "50")),
     stateful_step_count=60,
     deadline=None,
     derandomize=True,

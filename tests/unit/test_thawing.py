@@ -74,7 +74,7 @@ async def start_and_end(made: Platform) -> StartKind:
     """Start an environment, invoke it and end it. Return how it was started."""
     environment = await within(made.spawner.start(made.version))
     result = await environment.invoke(invocation(), init_ms=None)
-    assert json.loads(result.payload) == environment.child.pid
+    assert json.loads(result.payload) == environment.child.pid, (made.told, made.log())
     environment.kill()
     await within(environment.ended.wait())
     return environment.kind
@@ -86,11 +86,11 @@ def test_thaws_and_what_prepares_them_leave_no_descriptor_open(tmp_path: Path) -
         async with platform(tmp_path, prime=b"{}") as made:
             await made.spawner.prepare(made.version)
             assert inits(made) == 1
-            assert {await start_and_end(made) for _ in range(5)} == {StartKind.THAW}
+            assert {await start_and_end(made) for _ in range(5)} == {StartKind.THAW}, made.told
         async with platform(tmp_path, prime=b"{}") as made:
             await made.spawner.prepare(made.version)
             assert inits(made) == 1, "the second one found the image of the first"
-            assert await start_and_end(made) == StartKind.THAW
+            assert await start_and_end(made) == StartKind.THAW, made.told
             exchange_thaw(made, "exit 121")
             assert await start_and_end(made) == StartKind.COLD
         await until(lambda: descriptors() == before)  # leases are released in a thread

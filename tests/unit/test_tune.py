@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from thawd.cli.tune import _noise
 from thawd.cost.prices import load_prices
 from thawd.cost.records import Measured
-from thawd.cost.tune import Size, Tuned, default_sizes, priced
+from thawd.cost.tune import Size, Tuned, default_sizes, interval_of, priced
 from thawd.cost.tune_page import page
 
 PRICES = load_prices()
@@ -54,6 +56,34 @@ def test_a_size_that_failed_is_not_chosen_and_all_may_fail() -> None:
     text = page(nothing, prices_said="x", runs=1)
     assert "the function failed at every size" in text.lower()
     assert "<script>" not in text
+
+
+def test_sizes_that_may_be_equally_fast_are_named() -> None:
+    sizes = [size(128, 300), size(256, 103), size(512, 100), size(1024, 101)]
+    known = [
+        msgspec.structs.replace(each, warm_interval_ms=(each.measured.warm_ms - 2, each.measured.warm_ms + 2))
+        for each in sizes
+        if each.measured is not None
+    ]
+    found = tuned(*known)
+    assert found.fastest == 512
+    assert found.as_fast == (256, 512, 1024)
+    said = _noise(found)
+    assert said is not None
+    assert said.startswith("256-1,024 MB are within noise")
+    assert "256 MB costs least" in said
+    assert tuned(known[0], known[2]).as_fast == (512,)
+    assert _noise(tuned(known[0], known[2])) is None
+    assert "too few runs" in (_noise(tuned(*sizes)) or "")
+
+
+def test_the_interval_of_a_mean_contains_it_and_narrows_with_more_runs() -> None:
+    few = [100.0 + step % 7 for step in range(20)]
+    low, high = interval_of(few) or (0.0, 0.0)
+    assert low < 103 < high
+    narrow = interval_of(few * 20) or (0.0, 0.0)
+    assert narrow[1] - narrow[0] < (high - low) / 2
+    assert interval_of([100.0] * 4) is None
 
 
 def test_default_sizes_are_those_for_which_there_are_cpus(monkeypatch: pytest.MonkeyPatch) -> None:

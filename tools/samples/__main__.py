@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -23,6 +24,8 @@ from tools.samples.listing import REPOSITORIES, SAMPLES, Sample
 from tools.samples.served import WrongAnswerError, serve
 
 _CHECKS = apis.CHECKS | functions.CHECKS | frameworks.CHECKS
+# Most seconds from `thawd up` to the first answer, without the installation of packages.
+_MOST_S = 5.0
 _NODE, _PYTHON = ("16", "18", "22", "24"), ("3.9", "3.12", "3.13", "3.14")
 
 
@@ -35,19 +38,19 @@ def main() -> None:
     parser.add_argument("--thawd", default=str(Path(sys.executable).parent / "thawd"), help="the command")
     parser.add_argument("--runtime", action="append", help="as that of thawd up; by default the interpreters at hand")
     parser.add_argument("--limit", type=float, default=90.0, help="seconds to wait for stacks, and for an answer")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     runtimes = given.runtime or [
         *(f"nodejs{each}.x=node" for each in _NODE),
         *(f"python{each}={sys.executable}" for each in _PYTHON),
     ]
     chosen = [each for each in SAMPLES if not given.names or each.folder in given.names]
     environ = os.environ | {"THAWD_RUNTIMES": ",".join(runtimes)}
-    good = 0
+    good, beyond_s = 0, list[float]()
     for sample in chosen:
         place = (given.work / sample.repository / sample.folder).resolve()
         try:
             folder = _prepared(sample, given.repositories, place, environ)
-            complete_s, answered_s = _tried(sample, folder, given.thawd, environ, given.limit)
+            complete_s, answered_s, installing_s = _tried(sample, folder, given.thawd, environ, given.limit)
         except (WrongAnswerError, OSError, subprocess.CalledProcessError, KeyError, ValueError) as error:
             reason = getattr(error, "stderr", None) or error
             print(
@@ -56,11 +59,16 @@ def main() -> None:
             )
         else:
             good += 1
+            beyond_s.append(answered_s - installing_s)
             print(
-                f"ok    {sample.folder}  {sample.kind}  complete {complete_s:.1f} s, answered {answered_s:.1f} s",
+                f"ok    {sample.folder}  {sample.kind}  complete {complete_s:.1f} s, answered {answered_s:.1f} s, "
+                f"of it installing packages {installing_s:.1f} s, the rest {beyond_s[-1]:.1f} s",
                 flush=True,
             )
     print(f"{good} of {len(chosen)}")
+    if beyond_s:
+        quick = sum(each <= _MOST_S for each in beyond_s)
+        print(f"{quick} within {_MOST_S:.0f} s beyond installing packages; median {statistics.median(beyond_s):.1f} s")
 
 
 def _prepared(sample: Sample, repositories: Path, place: Path, environ: dict[str, str]) -> Path:
@@ -97,11 +105,14 @@ def _synthesise(sample: Sample, folder: Path, environ: dict[str, str]) -> None:
     subprocess.run(command, cwd=folder, env=environ, check=True, capture_output=True, text=True)
 
 
-def _tried(sample: Sample, folder: Path, thawd: str, environ: dict[str, str], limit_s: float) -> tuple[float, float]:
+def _tried(
+    sample: Sample, folder: Path, thawd: str, environ: dict[str, str], limit_s: float
+) -> tuple[float, float, float]:
     """Serve a sample and judge its answer.
 
     Returns:
-        Seconds from the start of ``thawd up`` until its stacks were complete, and until the answer was judged right.
+        Seconds from the start of ``thawd up`` until its stacks were complete, and until the answer was judged right;
+        and how many of them thawd has installed packages, as it reports.
     """
     options = [*(["-c", sample.file] if sample.file else []), *sample.options]
     served = serve(folder, thawd, options, environ, folder.parent / f"{folder.name}.log", limit_s)
@@ -109,7 +120,7 @@ def _tried(sample: Sample, folder: Path, thawd: str, environ: dict[str, str], li
         served.wait(sample.stacks)
         complete = time.monotonic()
         _CHECKS[sample.folder](served)
-        return complete - served.started, time.monotonic() - served.started
+        return complete - served.started, time.monotonic() - served.started, served.installing_s
     except json.JSONDecodeError as error:
         raise WrongAnswerError(f"no JSON: {error.doc[:300]}") from error
     finally:

@@ -183,7 +183,7 @@ def uploaded(it: Served) -> None:
 
 def signed_urls(it: Served) -> None:
     """`aws-python-pynamodb-s3-sigurl`: an asset is made, uploaded, and listed."""
-    url = it.api("ApiGatewayRestApi", "test/asset")
+    url = it.api("ApiGatewayRestApi", "dev/asset")
     made = it.request(url, method="POST", body={})
     asset = made.json["body"]
     expect(made.json["statusCode"] == 201, made)

@@ -76,7 +76,8 @@ _SAM = [
     _sam("dynamodb-eventbridge", commands=("npm install --prefix publish",)),
     _sam("dynamodb-streams-lambda-eventbridge-sam-node"),
     _sam("eventbridge-cross-region/eventbus-destination"),
-    _sam("eventbridge-schedule-remove-one-time-schedules", commands=("npm install --prefix src --omit=dev",)),
+    # uuid, which its code imports, came with the versions of AWS's SDK of that time.
+    _sam("eventbridge-schedule-remove-one-time-schedules", commands=("npm install --prefix src --omit=dev uuid@9",)),
     _sam("eventbridge-scheduled-lambda"),
     _sam("eventbridge-sns-lambda"),
     _sam("eventbridge-stepfunction-lambda-getfunctionstatus", "EmailAddress=someone@example.com"),
@@ -112,7 +113,8 @@ _GUIDE = [
         "guide",
         "sample-apps/blank-python",
         "SAM",
-        commands=("pip install --quiet --target package/python -r function/requirements.txt",),
+        # The X-Ray SDK that it requires imports pkg_resources, which Lambda's Python 3.8 has.
+        commands=("pip install --quiet --target package/python -r function/requirements.txt 'setuptools<81'",),
     ),
     Sample(
         "guide",

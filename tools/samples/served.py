@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import boto3
 from botocore.config import Config
 
+_INSTALLED = re.compile(r"^  packages  .* installed in (\d+\.\d) s$", re.MULTILINE)
 _API = re.compile(r"https://(\w+)\.execute-api\.[\w-]+\.amazonaws\.com/?")
 _STOP_S = 30.0
 Found = TypeVar("Found")
@@ -91,6 +92,11 @@ class Served:
                 raise WrongAnswerError(f"the server ended: {output[-600:]}")
             time.sleep(0.02)
         raise WrongAnswerError(f"no stack after {self.limit_s:.0f} s: {output[-600:]}")
+
+    @property
+    def installing_s(self) -> float:
+        """How long thawd has installed packages, as its output says."""
+        return sum(map(float, _INSTALLED.findall(self.log.read_text(errors="replace"))))
 
     @property
     def outputs(self) -> dict[str, str]:

@@ -168,6 +168,8 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
 def bench(**options: Any) -> None:
     """Measure TARGET under load.
 
+    Measurements and reports need the extra bench: pip install 'thawd[bench]'.
+
     TARGET is the name of a function, the path of a route such as /classify, or any http(s) URL. Functions and routes
     are measured on the running server. There, the logical id of a project's function will do, too. With --engine or
     --from, they are measured on a private server, which the command starts for the measurement. It has the same

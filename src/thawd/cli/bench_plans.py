@@ -195,6 +195,8 @@ def _private(
     environments = options["environments"] or shape.concurrency or max(_default_environments(), 1)
     provisioned = environments if engine == "provisioned" else 0
     warn(f"starting a private server for {function}, engine {engine}, at most {counted(environments, 'environment')}")
+    if (requirements := settings.functions[function].requirements) is not None:
+        warn(f"it installs {requirements.name}, unless a server in this folder has installed it before")
 
     def conditions(place: Place) -> Conditions:
         return Conditions(
@@ -303,16 +305,16 @@ def _running(settings: Settings) -> tuple[str, Credentials | None, dict[str, str
         The server's URL; a function that signs requests (None: they need no signature); and the headers with its key
         (empty: it has none).
     """
-    from thawd.cli.client import address, request, signature
+    from thawd.cli.client import address, request, signature, url_of
 
     request(settings, "/_thawd/status", None, {})  # this ends the command if no server answers
-    host, port = address(settings)
+    place = address(settings)
     server = settings.server
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    url = url_of(place)
     if server.key is not None:
         return url, None, {"X-Api-Key": server.key}
     if server.access_keys:
-        keys, place = server.access_keys, (host, port)
+        keys = server.access_keys
         return url, lambda path, body, headers: signature(keys, place, path, body or None, headers), {}
     return url, None, {}
 

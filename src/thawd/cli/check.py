@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from thawd.cli.exits import fail
+from thawd.cli.handler_check import examine_handlers
 from thawd.cli.options import config_option, examples, load, project_of
 from thawd.cli.projects import options_of, project_options
 
@@ -23,7 +24,9 @@ _OPTIONAL = ("queue", "schedule")
 @config_option
 @project_options
 @click.option(
-    "--lint", is_flag=True, help="Of a project: also print what AWS would refuse in its templates, by cfn-lint."
+    "--lint",
+    is_flag=True,
+    help="Of a project: also print what AWS would refuse in its templates, by cfn-lint. Needs thawd[lint].",
 )
 def check(
     config_path: Path,
@@ -37,6 +40,9 @@ def check(
 
     For each mistake, the command prints the file, the key path, the value found and the allowed values. The exit status
     is 1 if there is a mistake.
+
+    The command also examines the source of each Python function's handler, without importing it: it prints what the
+    handler is, and notes what will fail or has no effect.
 
     Of a project (a template, cdk.out, serverless.yml) the command also prints what cannot be had here, and with --lint
     what AWS would refuse in its templates. The latter counts as a mistake.
@@ -58,7 +64,15 @@ def check(
     summary = ", ".join(
         f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count or name not in _OPTIONAL
     )
+    examined = examine_handlers(settings)
+    for line in examined.mistakes:
+        click.echo(f"{config_path}: {line}", err=True)
+    if examined.mistakes:
+        count = len(examined.mistakes)
+        fail(f"{count} mistake{'' if count == 1 else 's'} in handlers")
     click.echo(f"{config_path}: no mistakes; {summary}")
+    for line in examined.lines:
+        click.echo(f"  {line}")
 
 
 def _check_project(path: Path, options: ProjectOptions, *, lint: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli.exits import fail, warn
-from thawd.cli.options import Finite, config_option, examples, load
+from thawd.cli.options import Finite, complete_function, config_option, examples, load
 from thawd.cli.output import print_text
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from thawd.cost.records import Measured, Record
 
 _KEEP_ALIVE_S = 300.0
+_FEWEST = 30
 _MOST_LINES = 1_000_000
 _PATH = click.Path(path_type=Path)
 
@@ -47,6 +48,7 @@ class CostOptions:
         self.hours: float = options["hours"]
         self.keep_alive_s: float | None = options["keep_alive_s"]
         self.prices: Path | None = options["prices"]
+        self.few: bool = options["few"]
         self.as_json: bool = options["as_json"]
 
 
@@ -58,7 +60,7 @@ class CostOptions:
         "thawd cost classify --arrivals log              # compare keep-warm policies",
     )
 )
-@click.argument("function", required=False)
+@click.argument("function", required=False, shell_complete=complete_function)
 @click.option(
     "--size",
     "sizes",
@@ -132,6 +134,7 @@ class CostOptions:
     help="With --arrivals or --pattern: how long an idle environment is kept in the simulation, in seconds. Default: "
     "idle_timeout_s of FUNCTION; 300 if FUNCTION is not given, or not in the configuration.",
 )
+@click.option("--few", is_flag=True, help="Compute prices even from fewer than 30 measured invocations.")
 @click.option("--prices", type=_PATH, help="Price file to use instead of the included one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
@@ -167,7 +170,9 @@ def _document(options: CostOptions, prices: Prices) -> dict[str, Any]:
     records = _records(options, settings)
     sizes = [by_hand(text) for text in options.sizes]
     if records or not sizes:
-        sizes += measure(records)
+        measured = measure(records)
+        _check_enough(measured, few=options.few)
+        sizes += measured
     asked = report.Question(
         architectures=ARCHITECTURES if options.arch == "both" else (options.arch,),
         invocations=options.invocations,
@@ -182,7 +187,16 @@ def _document(options: CostOptions, prices: Prices) -> dict[str, Any]:
         "invocations": options.invocations,
         "free_tier": options.free_tier,
         "server_monthly": options.server,
-        "measured": [{"memory_mb": s.memory_mb, "count": s.count, "start_share": s.start_share} for s in sizes],
+        "measured": [
+            {
+                "memory_mb": s.memory_mb,
+                "count": s.count,
+                "start_share": s.start_share,
+                "warm_ms": s.warm_ms,
+                "warm_error_ms": s.warm_error_ms,
+            }
+            for s in sizes
+        ],
         "rows": report.rows(prices, sizes, asked),
     }
     if options.arrivals is not None and options.pattern is not None:
@@ -198,6 +212,23 @@ def _document(options: CostOptions, prices: Prices) -> dict[str, Any]:
             "ways": ways,
         }
     return document
+
+
+def _check_enough(measured: Sequence[Measured], *, few: bool) -> None:
+    """Refuse to compute monthly prices from so few invocations that chance decides the price.
+
+    Raises:
+        CostError: there are too few.
+    """
+    from thawd.cost.prices import CostError
+
+    counts = [size.count for size in measured if size.count < _FEWEST]
+    if counts and not few:
+        invocations = "1 invocation was" if min(counts) == 1 else f"{min(counts)} invocations were"
+        raise CostError(
+            f"only {invocations} measured, and a price computed from so few is chance: invoke the function at least "
+            f"{_FEWEST} times with usual events, or give durations with --size; --few computes it anyway"
+        )
 
 
 def _records(options: CostOptions, settings: Settings | None) -> list[Record]:
@@ -291,7 +322,9 @@ def _print(document: dict[str, Any]) -> None:
     for size in document["measured"]:
         if size["count"]:
             waited = f"{size['start_share']:.1%} waited for a start (--starts sets another share)"
-            click.echo(f"{size['memory_mb']:,} MB: {size['count']:,} invocations measured, {waited}")
+            error = "" if size["warm_error_ms"] is None else f" ±{size['warm_error_ms']:,.1f}"
+            took = f"{size['warm_ms']:,.1f}{error} ms warm"
+            click.echo(f"{size['memory_mb']:,} MB: {size['count']:,} invocations measured, {took}; {waited}")
     click.echo()
     print_text([_shown(row, document["server_monthly"]) for row in document["rows"]], key_name="memory")
     if "keeping_warm" in document:

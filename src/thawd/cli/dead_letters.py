@@ -22,7 +22,24 @@ if TYPE_CHECKING:
     from thawd.config import Settings
 
 _ERROR_SHOWN = 70
-_ID = click.IntRange(1, (1 << 63) - 1)
+
+
+class _DeadLetterId(click.IntRange):
+    """Type of an argument: the id of a dead letter."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType`."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(
+                f"{value!r} is no id of a dead letter, which is a number; `thawd dead list` shows them", param, ctx
+            )
+
+
+_ID = _DeadLetterId(1, (1 << 63) - 1)
 
 
 @click.group(

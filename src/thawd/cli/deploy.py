@@ -216,6 +216,8 @@ def aws(context: click.Context, /, **options: Any) -> None:
     AWS does not have, and what the functions would cost, from the measurements in their local logs. Then it asks,
     uploads the code, and waits until the stack is complete. If AWS refuses a resource, everything is as it was before.
 
+    Deployments need the extra aws: pip install 'thawd[aws]'.
+
     In the folder of a template, the changes are those of a change set of CloudFormation, which --plan deletes again.
     """
     if context.invoked_subcommand is not None:

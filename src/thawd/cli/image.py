@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from thawd.cli.exits import VerbGroup, fail
-from thawd.cli.options import check_writable, config_option, examples, load
+from thawd.cli.options import check_writable, config_option, data_folder, examples, load
 from thawd.cli.output import print_text
 from thawd.errors import ImageError
 
@@ -27,6 +27,7 @@ _OUTPUTS = ("oci:", "tar:")
     epilog=examples(
         "thawd image build -t captions:1 .",
         "thawd image build --function classify -o tar:classify.tar",
+        "thawd image build --function classify --with-snapshot -t classify:thawed",
         "thawd image push captions:1 localhost:5000/captions:1",
         "thawd image ls",
     ),
@@ -35,7 +36,8 @@ def group() -> None:
     """Build, fetch, push and list container images, without Docker.
 
     Images are kept in the folder `images` of the data folder. A function runs in one with `image = "NAME"` in
-    thawd.toml, or with `--package-type Image` in the Lambda API.
+    thawd.toml, or with `--package-type Image` in the Lambda API. Images from registries need the extra images:
+    pip install 'thawd[images]'.
     """
 
 
@@ -47,6 +49,11 @@ def group() -> None:
 @click.option("--build-arg", "build_args", metavar="NAME=VALUE", multiple=True, help="Value for an ARG.")
 @click.option("--no-cache", is_flag=True, help="Carry out every instruction again.")
 @click.option("--function", metavar="FUNCTION", help="Make an image of this function of thawd.toml; no Dockerfile.")
+@click.option(
+    "--with-snapshot",
+    is_flag=True,
+    help="With --function: add thawd, and a snapshot of the function, frozen now.",
+)
 @click.option("-o", "--output", metavar="oci:FOLDER|tar:FILE", help="Also write the image into an OCI layout or file.")
 @config_option
 def build(  # noqa: PLR0913, PLR0917 - an option each
@@ -57,6 +64,7 @@ def build(  # noqa: PLR0913, PLR0917 - an option each
     build_args: tuple[str, ...],
     no_cache: bool,
     function: str | None,
+    with_snapshot: bool,
     output: str | None,
     config_path: Path,
 ) -> None:
@@ -65,20 +73,25 @@ def build(  # noqa: PLR0913, PLR0917 - an option each
     Instructions that were carried out before are not carried out again, unless their inputs have changed. FROM takes
     images of the store, image files, and images of registries that it names. For public.ecr.aws/lambda/python, an image
     with the same layout is made from an interpreter of this machine, if the store does not have AWS's.
+
+    With --with-snapshot, the image contains thawd, which serves the function on port 8350 and thaws it there. It
+    contains the memory and the environment variables of the initialised function: keep it as secret as those.
     """
     from thawd.deploy.images.building import BuildRequest
     from thawd.deploy.images.building import build as build_dockerfile
     from thawd.oci import references
 
     _check_output(output)
-    data = _data_folder(config_path)
+    if with_snapshot and function is None:
+        fail("--with-snapshot needs --function; a snapshot of a container image's function is made where it is served")
+    data = data_folder(config_path)
     # The next build would copy what this one writes.
     not_copied = (data, *((Path(output.partition(":")[2]).resolve(),) if output is not None else ()))
     images = _images(data)
     tags = [str(references.parse(name)) for name in names]
     if function is not None:
         with _disk(images):
-            digest = _build_function(images, function, config_path, not_copied)
+            digest = _build_function(images, function, config_path, not_copied, with_snapshot=with_snapshot)
         tags = tags or [str(references.parse(function.lower()))]
     else:
         request = BuildRequest(
@@ -108,7 +121,7 @@ def pull(image: str, config_path: Path) -> None:
     """Fetch IMAGE from its registry, or read it from a file: oci:PATH or docker-archive:PATH."""
     from thawd.oci import image_lookup
 
-    images = _images(_data_folder(config_path))
+    images = _images(data_folder(config_path))
     with _disk(images):
         digest = image_lookup.obtain(
             images, image, folder=Path.cwd(), environ=os.environ, on_line=_progress, refresh=True
@@ -128,7 +141,7 @@ def push(image: str, target: str | None, config_path: Path) -> None:
     """
     from thawd.oci import image_lookup, references
 
-    images = _images(_data_folder(config_path))
+    images = _images(data_folder(config_path))
     digest = _named(images, image)
     reference = references.parse(target or image)
     image_lookup.push(images, digest, reference, os.environ)
@@ -139,7 +152,7 @@ def push(image: str, target: str | None, config_path: Path) -> None:
 @config_option
 def list_(config_path: Path) -> None:
     """List the images of the store."""
-    data = _data_folder(config_path)
+    data = data_folder(config_path)
     images = _images(data)
     rows = []
     for name, digest in sorted(images.names().items()):
@@ -166,7 +179,7 @@ def rm(names: tuple[str, ...], config_path: Path) -> None:
     from thawd.deploy.images.step_records import recent
     from thawd.oci import image_lookup, references
 
-    images = _images(_data_folder(config_path))
+    images = _images(data_folder(config_path))
     for name in names:
         stored = name if image_lookup.is_path(name) else str(references.parse(name))
         if not images.remove_name(stored):
@@ -182,7 +195,7 @@ def inspect(image: str, config_path: Path) -> None:
     """Print an image's digest, configuration and layers as JSON."""
     import msgspec
 
-    images = _images(_data_folder(config_path))
+    images = _images(data_folder(config_path))
     found = images.image(_named(images, image))
     document = {"digest": found.digest, "manifest": found.manifest, "config": found.config}
     click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
@@ -203,7 +216,7 @@ def write_function_image(config_path: Path, function: str, file: Path, not_copie
     """
     from thawd.oci import references
 
-    images = _images(_data_folder(config_path))
+    images = _images(data_folder(config_path))
     digest = _build_function(images, function, config_path, not_copied)
     name = str(references.parse(function.lower()))
     with images.adding():
@@ -212,8 +225,11 @@ def write_function_image(config_path: Path, function: str, file: Path, not_copie
     return digest
 
 
-def _build_function(images: Images, name: str, config_path: Path, not_copied: tuple[Path, ...]) -> str:
+def _build_function(
+    images: Images, name: str, config_path: Path, not_copied: tuple[Path, ...], *, with_snapshot: bool = False
+) -> str:
     from thawd.deploy.images.function_image import FunctionImageRequest, build_function
+    from thawd.deploy.images.snapshot_image import SnapshotImageRequest, build_with_snapshot
 
     settings = load(config_path)
     function = settings.functions.get(name)
@@ -226,6 +242,8 @@ def _build_function(images: Images, name: str, config_path: Path, not_copied: tu
         not_code=[*settings.not_code(), *not_copied],
         environ=os.environ,
     )
+    if with_snapshot:
+        return build_with_snapshot(images, SnapshotImageRequest.of(request, config_path, _progress), _progress)
     return build_function(images, request, _progress)
 
 
@@ -280,13 +298,6 @@ def _named(images: Images, text: str) -> str:
     if digest is None:
         raise ImageError(f"there is no image {text} in {images.folder}; there: {', '.join(names) or 'none'}")
     return digest
-
-
-def _data_folder(config_path: Path) -> Path:
-    """Return the data folder: that of thawd.toml, or without one the default, so that images need no thawd.toml."""
-    if config_path == Path("thawd.toml") and not config_path.exists():
-        return Path(os.environ.get("THAWD_DATA") or ".thawd").resolve()
-    return load(config_path).server.data
 
 
 def _images(data: Path) -> Images:

@@ -21,6 +21,11 @@ from thawd.errors import ConfigurationError, ThawdError
 if TYPE_CHECKING:
     from thawd.config import Settings
 
+RUN_CONFIGURATION = Path(".thawd", "run", "thawd.toml")
+"""Where `thawd run` writes its configuration, in the folder of the file that it serves."""
+
+_SERVING = ("up", "check", "deploy", "package", "image")
+
 config_option = click.option(
     "-c",
     "--config",
@@ -29,6 +34,11 @@ config_option = click.option(
     show_default=True,
     type=click.Path(path_type=Path),
     help="Configuration file.",
+)
+
+
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, help="Print only problems: no lines about requests, publications and progress."
 )
 
 
@@ -56,6 +66,10 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
     from thawd import config
 
     project = project_of(path)
+    if project is None and path.name == "thawd.toml" and not path.exists() and not _serves():
+        # Commands that ask a server reach one that `thawd run` has started, too.
+        run_by_file = path.parent / RUN_CONFIGURATION
+        path = run_by_file if run_by_file.exists() else path
     try:
         if project is not None:
             root = project.parent.parent if project.parent.name == ASSEMBLY else project.parent
@@ -65,7 +79,36 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
         count = len(error.problems)
         for problem in error.problems:
             click.echo(str(problem), err=True)
-        fail(f"{count} mistake{'' if count == 1 else 's'} in the configuration; see docs/reference/configuration.md")
+        fail(f"{count} mistake{'' if count == 1 else 's'} in the configuration")
+
+
+def data_folder(path: Path) -> Path:
+    """Return the data folder: that of thawd.toml, or without one the default, for commands that need no thawd.toml."""
+    if path == Path("thawd.toml") and not path.exists():
+        return Path(os.environ.get("THAWD_DATA") or ".thawd").resolve()
+    return load(path).server.data
+
+
+def _serves() -> bool:
+    """Whether the command in progress serves or deploys a configuration, so that it must be the user's own."""
+    context = click.get_current_context(silent=True)
+    while context is not None:
+        if context.info_name in _SERVING:
+            return True
+        context = context.parent
+    return False
+
+
+def complete_function(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The functions of thawd.toml whose names begin with `incomplete`, for a shell that completes a command line."""
+    import tomllib
+
+    path = Path(context.params.get("config_path") or "thawd.toml")
+    try:
+        functions = tomllib.loads(path.read_text()).get("functions", {})
+    except (OSError, ValueError):
+        return []
+    return [name for name in functions if name.startswith(incomplete)] if isinstance(functions, dict) else []
 
 
 def check_writable(path: Path | None) -> None:

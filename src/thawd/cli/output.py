@@ -1,4 +1,4 @@
-"""Prints the output of the command line: columns of text, log lines, ages. Also handles closed pipes (SIGPIPE).
+"""Prints the output of the command line: columns of text, ages. Also handles closed pipes (SIGPIPE).
 
 Commands that print something else, such as `thawd status`, format their output themselves.
 """
@@ -43,19 +43,6 @@ def discard_unwritable_output() -> None:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, stream.fileno())
             os.close(null)
-
-
-def print_log_lines(lines: list[bytes], *, raw: bool) -> None:
-    """Print lines of a log. Escape sequences that functions wrote, for example for colours, are printed unchanged.
-
-    Args:
-        lines: lines of the log: time, log stream and message, separated by tabs.
-        raw: whether to print only the message.
-    """
-    texts = (line.decode(errors="replace") for line in lines)
-    shown = (text.split("\t", 2)[-1] if raw else text.replace("\t", " ", 2) for text in texts)
-    sys.stdout.write("".join(f"{text}\n" for text in shown))
-    sys.stdout.flush()
 
 
 def print_text(rows: list[dict[str, Any]], *, key_name: str) -> None:

@@ -59,7 +59,12 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--untried", is_flag=True, help="Do not import the handlers from the finished archives.")
 @click.option("--explain", is_flag=True, help="Also show what was left out of the packages, by rule.")
-@click.option("--html", "html_path", type=_PATH, help="Write a page with a picture of what is large into this file.")
+@click.option(
+    "--html",
+    "html_path",
+    type=_PATH,
+    help="Write a page with a picture of what is large into this file. Needs thawd[bench].",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
 def package(**options: Any) -> None:
@@ -125,7 +130,7 @@ def _print(made: Packages, images: Mapping[str, str], *, explain: bool, output: 
                 "form": each.form,
                 "for": f"{each.runtime or 'image'} {each.architecture}",
                 "all files": mb(ready.before_bytes),
-                "without unneeded": mb(each.unpacked_bytes),
+                "without unneeded": "-" if each.form == "image" else mb(each.unpacked_bytes),
                 "packed": "-" if packed is None else mb(packed),
                 "zip file": "-" if archive is None else mb(archive.size_bytes),
                 "upload": "-" if each.form == "image" else "request" if each.direct else "S3",
@@ -216,9 +221,12 @@ def _obstacle_to_image(ready: Prepared, order: Order) -> str | None:
 def _explain(made: Packages) -> None:
     from thawd.deploy.packages.removal import RULES
 
-    for ready in made.prepared:
+    for each, ready in zip(made.plan.functions, made.prepared, strict=True):
         click.echo(f"\n{ready.function.name}: left out")
-        _print_rules(ready)
+        if each.form == "image":
+            click.echo("nothing: an image contains all files")
+        else:
+            _print_rules(ready)
     click.echo("")
     for rule, meaning in RULES.items():
         click.echo(f"{rule}: {meaning}")

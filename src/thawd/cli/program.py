@@ -16,14 +16,17 @@ from thawd.cli.exits import EXIT_INTERRUPTED, fail
 from thawd.cli.interrupts import interruptible, raise_on_interrupt
 from thawd.cli.options import examples
 from thawd.cli.output import discard_unwritable_output
+from thawd.cli.suggestions import did_you_mean
 
 # The commands, with what defines each one in `thawd.cli`.
 _SECTIONS = {
-    "Serve": {"up": "up.up", "check": "check.check"},
+    "Serve": {"init": "init.init", "run": "run.run", "up": "up.up", "check": "check.check"},
     "Invoke and watch": {
         "invoke": "invoke.invoke",
+        "event": "event.event",
         "logs": "logs.logs",
         "status": "status.status",
+        "cluster": "cluster.group",
         "queue": "queue.queue",
         "dead": "dead_letters.dead",
         "source": "source.group",
@@ -36,6 +39,7 @@ _SECTIONS = {
         "thaw": "thaw.thaw",
     },
     "Deploy": {"image": "image.group", "package": "package.package", "deploy": "deploy.group"},
+    "Set up": {"service": "service.service", "completion": "completion.completion", "man": "manual.manual"},
     "Measure": {"bench": "bench.bench", "cost": "cost.cost", "tune": "tune.tune"},
 }
 
@@ -81,6 +85,14 @@ class _Program(click.Group):
             fail(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}")
         return result
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; for a name that no command has, name the one that was probably meant."""
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            ctx.fail(f"there is no command {args[0]!r}; {did_you_mean(args[0], self.commands, what='commands')}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section."""
         width = max(map(len, self.commands))
@@ -95,7 +107,8 @@ class _Program(click.Group):
     commands=_Commands(),
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
-        "thawd up                              # serve ./thawd.toml on port 8350",
+        "thawd run app.py                      # serve what a file contains, on port 8350",
+        "thawd up                              # serve ./thawd.toml",
         """thawd invoke classify -p '{"n": 1}'   # run a function""",
         "thawd logs classify --follow          # watch its log",
         "thawd COMMAND --help                  # options and examples of a command",

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from thawd.cli.client import address, request
+from thawd.cli.client import address, request, url_of
 from thawd.cli.exits import fail
 from thawd.cli.options import load
 from thawd.cli.projects import function_named
@@ -54,8 +54,7 @@ def copied_function(settings: Settings, target: str) -> Iterator[CopiedFunction]
     """
     name = running_name(settings, target)
     found = _asked(settings, f"/2015-03-31/functions/{quote(name, safe='')}")
-    host, port = address(settings)
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    url = url_of(address(settings))
     with tempfile.TemporaryDirectory(prefix="thawd-project-") as folder:
         place = Path(folder)
         declared = _declared(settings, name, found, place / "code")

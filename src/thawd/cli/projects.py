@@ -69,10 +69,13 @@ def options_of(
     Raises:
         click.UsageError: a layer's path does not exist.
     """
-    from thawd.deploy.projects.foreign_layers import layer_key
     from thawd.deploy.projects.stacks import ProjectOptions
 
-    paths = {layer_key(name): Path(path).absolute() for name, path in layers.items()}
+    paths = {}
+    if layers:
+        from thawd.deploy.projects.foreign_layers import layer_key
+
+        paths = {layer_key(name): Path(path).absolute() for name, path in layers.items()}
     for name, path in paths.items():
         if not path.exists():
             raise click.UsageError(f"--layer {name}: there is no {path}")
@@ -88,9 +91,6 @@ def served_project(path: Path, settings: Settings, options: ProjectOptions, *, i
         options: what the user gave beside the project.
         is_real: whether functions use AWS itself.
     """
-    from thawd.deploy.projects.stack_updates import ServedProject
-    from thawd.telemetry.console import complain, say
-
     project = project_of(path)
     if project is None:
         if options.parameters or options.stack or options.env or options.layers:
@@ -100,6 +100,9 @@ def served_project(path: Path, settings: Settings, options: ProjectOptions, *, i
         return None
     if is_real:
         raise click.UsageError("--aws-real: the stacks of a project are made in the emulator, without AWS")
+    from thawd.deploy.projects.stack_updates import ServedProject
+    from thawd.telemetry.console import complain, say
+
     return ServedProject(
         project.absolute(),
         options,
@@ -124,14 +127,13 @@ def function_named(settings: Settings, logical_id: str) -> str | None:
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
-    from thawd.cli.client import address
+    from thawd.cli.client import address, url_of
     from thawd.resources import REGION
 
-    host, port = address(settings)
     access_key, secret = next(iter(settings.server.access_keys.items()), ("test", "test"))
     session = boto3.Session(access_key, secret, region_name=REGION)
     config = Config(retries={"total_max_attempts": 1}, ignore_configured_endpoint_urls=True, proxies={})
-    stacks = session.client("cloudformation", endpoint_url=f"http://{host}:{port}", config=config)
+    stacks = session.client("cloudformation", endpoint_url=url_of(address(settings)), config=config)
     try:
         found = {
             each["PhysicalResourceId"]

@@ -32,10 +32,10 @@ def queue(as_json: bool, watch: bool, config_path: Path) -> None:
     """Show the queue of asynchronous events, by function.
 
     The columns count events. "queued" events wait to run, and "oldest" is the age of the oldest of them. "running"
-    events run at this moment. "delivering" events have run, and their outcome has not been delivered to its destination
-    yet. "dead" events are dead letters; see `thawd dead`. "in/s" (accepted events) and "done/s" are averages of the
-    last minute, and 0 if no server runs. "accepted", "done", "retried" and "buried" (dead-lettered) count all events
-    since the data folder was created.
+    events run, or have been taken to run next: at most two of a function per processor core run at a time. "delivering"
+    events have run, and their outcome has not been delivered to its destination yet. "dead" events are dead letters;
+    see `thawd dead`. "in/s" (accepted events) and "done/s" are averages of the last minute, and 0 if no server runs.
+    "accepted", "done", "retried" and "buried" (dead-lettered) count all events since the data folder was created.
     """
     settings = load(config_path)
     try:

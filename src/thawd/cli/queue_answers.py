@@ -12,7 +12,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from thawd.cli.client import message_of, parse_answer, request
+from thawd.cli.client import is_named, message_of, parse_answer, request
 from thawd.cli.exits import fail, warn
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ Question = Callable[["OperatorView"], Awaitable[dict[str, Any]]]
 def ask(settings: Settings, path: str, body: bytes | None, question: Question) -> dict[str, Any]:
     """Send a request to the running server. If no server runs, lock the data folder and use the state file instead.
 
+    If the environment variable ``THAWD_URL`` names a server, the request goes to that server.
+
     Args:
         settings: the configuration.
         path: path of the request to a server.
@@ -37,11 +39,13 @@ def ask(settings: Settings, path: str, body: bytes | None, question: Question) -
     """
     from thawd.server.port_and_folder_locks import StartError, lock
 
+    if is_named():
+        return _from_server(settings, path, body)
     if not settings.server.data.is_dir():
         fail(f"there is no data folder {settings.server.data} yet; `thawd up -c {settings.path}` creates it")
     with contextlib.ExitStack() as holding:
         try:
-            holding.enter_context(lock(settings.server.data))
+            holding.enter_context(lock(settings.server.data, briefly=True))
         except StartError:
             return _from_server(settings, path, body)
         return asyncio.run(_from_file(settings, question))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -275,7 +276,13 @@ def rm(ids: tuple[str, ...], unused: bool, everything: bool, config_path: Path) 
         sys.exit(EXIT_FAILED)
 
 
-for _command in (snapshot_transfer.push, snapshot_transfer.pull, snapshot_transfer.gc, snapshot_transfer.key):
+for _command in (
+    snapshot_transfer.push,
+    snapshot_transfer.pull,
+    snapshot_transfer.run,
+    snapshot_transfer.gc,
+    snapshot_transfer.key,
+):
     group.add_command(_command)
 
 
@@ -310,7 +317,7 @@ def _document(snapshot: Snapshot) -> dict[str, Any]:
         **_named(snapshot),
         "path": str(snapshot.path),
         "stored_bytes": snapshot.stored_bytes,
-        "last_used_at": _utc(snapshot.last_used_unix_s),
+        "last_used_at": _utc(time.time() if snapshot.in_use else snapshot.last_used_unix_s),
         "in_use": snapshot.in_use,
         "problem": snapshot.problem,
         "disk": snapshot.disk and str(snapshot.disk),
@@ -341,7 +348,7 @@ def _row(snapshot: Snapshot) -> dict[str, Any]:
         "function": snapshot.name if sidecar else "?",
         "on disk": _mib(snapshot.stored_bytes),
         "created": _local(sidecar.created_unix_s) if sidecar else "?",
-        "last used": _local(snapshot.last_used_unix_s),
+        "last used": "now" if snapshot.in_use else _local(snapshot.last_used_unix_s),
         "init": _took(sidecar.origin.init_ms) if sidecar else "?",
         "freeze": _took(sidecar.origin.freeze_ms) if sidecar else "?",
         "self-test": sidecar.origin.self_test if sidecar else "?",
@@ -366,11 +373,9 @@ def _print_origin(snapshot: Snapshot) -> None:
             f"kernel {sidecar.kernel}\n"
             f"  init {_took(origin.init_ms)}, freeze {_took(origin.freeze_ms)}, self-test {origin.self_test}{tested}"
         )
+    used = "" if snapshot.in_use else f", last used {_local(snapshot.last_used_unix_s)}"
     with_disk = " and what init wrote to its temporary folder" if snapshot.disk else ""
-    click.echo(
-        f"  {_state(snapshot)}, last used {_local(snapshot.last_used_unix_s)}; "
-        f"memory{with_disk}: {_mib(snapshot.stored_bytes)} on disk\n"
-    )
+    click.echo(f"  {_state(snapshot)}{used}; memory{with_disk}: {_mib(snapshot.stored_bytes)} on disk\n")
 
 
 def _mib(size_bytes: int) -> str:

@@ -1,6 +1,7 @@
 """The commands ``thawd snapshot push``, ``pull``, ``gc`` and ``key``, and ``verify --store``: a store of chunks.
 
-A store is named by the path of a folder, or by the URL of a bucket: ``s3://bucket/prefix``, ``gs://…`` or ``az://…``.
+A store is named by the path of a folder, or by the URL of a bucket or of a repository in a registry:
+``s3://bucket/prefix``, ``gs://…``, ``az://…`` or ``oci://host/repository``.
 This module formats the output; `thawd.transfer` does the work. No server is needed.
 """
 
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli.exits import EXIT_FAILED, fail, warn
-from thawd.cli.options import Finite, config_option, examples, load
+from thawd.cli.options import Finite, check_writable, config_option, data_folder, examples
 from thawd.cli.output import print_text
 
 if TYPE_CHECKING:
-    from thawd.config import Settings
     from thawd.stores.chunk_places import ChunkPlace
     from thawd.transfer.receiving import Record
+    from thawd.transfer.sending import Sent
     from thawd.transfer.store_keys import FunctionKey, StoreKey
 
 _KEY_FILE = "snapshots.key"  # that of `thawd.transfer.store_layout`, which --help does not import
@@ -37,32 +38,54 @@ key_option = click.option(
 
 @click.command(
     epilog=examples(
-        "thawd snapshot push classify s3://models/thawd", "thawd snapshot push classify:3 /mnt/shared/snapshots"
+        "thawd snapshot push classify s3://models/thawd",
+        "thawd snapshot push classify:3 /mnt/shared/snapshots",
+        "thawd snapshot push ./answer.img s3://models/thawd",
     )
 )
-@click.argument("which", metavar="ID")
+@click.argument("which", metavar="ID|FILE")
 @click.argument("store", metavar="STORE")
+@click.option("--name", help="Name in the store for the image FILE of a program.  [default: the file's name]")
 @click.option("--again", is_flag=True, help="Send all chunks, also those that the store has: they may be damaged.")
 @key_option
 @config_option
-def push(which: str, store: str, again: bool, key_path: Path | None, config_path: Path) -> None:
+def push(which: str, store: str, name: str | None, again: bool, key_path: Path | None, config_path: Path) -> None:
     """Send the snapshot ID to STORE, for other machines.
 
     With it travel the bases that it refers to, what init left in its temporary folder, and the virtual environments and
     packages that it uses. What the store has already is not sent again. All is encrypted. The first push makes the
     store's key; other machines need a copy of it, or what `thawd snapshot key` prints.
+
+    A path, such as ./answer.img, sends the image of a program that called `thawd.snapshot.freeze`.
     """
     from thawd.snapshot.store.images import SnapshotStore
     from thawd.transfer import sending, store_keys
 
-    settings, place = _opened(store, config_path)
-    snapshots = SnapshotStore(settings.server.data / "snapshots")
+    data, place = _opened(store, config_path)
+    if os.sep in which:
+        _push_program(Path(which), name, place, _key_path(data, key_path), again=again)
+        return
+    if name is not None:
+        fail(f"--name is for the image of a program; for the file {which}, write ./{which}")
+    snapshots = SnapshotStore(data / "snapshots")
     snapshot = snapshots.resolve(which)
-    key = store_keys.main_key(_key_path(settings, key_path))
+    key = store_keys.main_key(_key_path(data, key_path))
     sent = sending.send(snapshots, snapshot, place, key, anew=again, progress=_progress)
+    _tell_sent(f"{snapshot.id} ({snapshot.name})", sent)
+
+
+def _push_program(image: Path, name: str | None, place: ChunkPlace, key_path: Path, *, again: bool) -> None:
+    from thawd.transfer import programs, store_keys
+
+    name = image.stem if name is None else name
+    sent = programs.send_program(image, name, place, store_keys.main_key(key_path), anew=again)
+    _tell_sent(f"{sent.key.rpartition('/')[2][:12]} ({name})", sent)
+
+
+def _tell_sent(what: str, sent: Sent) -> None:
     click.echo(
-        f"sent {snapshot.id} ({snapshot.name}): {_mib(sent.image_bytes)} of memory in {sent.chunks:,} chunks, of which "
-        f"{sent.new_chunks:,} were new: {_mib(sent.new_bytes)}"
+        f"sent {what}: {_mib(sent.image_bytes)} of memory in {sent.chunks:,} chunks, of which {sent.new_chunks:,} were "
+        f"new: {_mib(sent.new_bytes)}"
     )
 
 
@@ -71,30 +94,69 @@ def push(which: str, store: str, again: bool, key_path: Path | None, config_path
 )
 @click.argument("which", metavar="FUNCTION[:VERSION]|FUNCTION/ID")
 @click.argument("store", metavar="STORE")
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the image of a program to FILE."
+)
 @key_option
 @config_option
-def pull(which: str, store: str, key_path: Path | None, config_path: Path) -> None:
+def pull(which: str, store: str, output: Path | None, key_path: Path | None, config_path: Path) -> None:
     """Receive a snapshot from STORE.
 
     The next `thawd up` thaws the function from it, if the function's code and settings are those of the snapshot.
     Everything is verified: each chunk, the image, and each file of this machine that the process had loaded or mapped.
     If something does not fit, the command says what, and stores nothing; `thawd up` then initialises the function.
+
+    If the function has a container image that this machine lacks, it is fetched from the registry that the function
+    names. With --output, receive the image of a program; continue it with `thawd thaw FILE`.
     """
     from thawd.snapshot import engine
     from thawd.snapshot.store.images import SnapshotStore
-    from thawd.transfer import receiving, store_keys
+    from thawd.transfer import programs, receiving, store_keys
 
-    settings, place = _opened(store, config_path)
-    key = store_keys.read_key(_key_path(settings, key_path))
+    check_writable(output)
+    data, place = _opened(store, config_path)
+    key = store_keys.read_key(_key_path(data, key_path))
     record = receiving.find(place, key, which)
-    snapshots = SnapshotStore(settings.server.data / "snapshots")
     program = None if engine.unavailable() is not None else Path(engine.program_path())
+    if output is not None:
+        fetched = programs.receive_program(place, record, output, program=program, progress=_progress)
+        click.echo(f"received {output} ({record.body.function}): {_mib(fetched)}")
+        return
+    snapshots = SnapshotStore(data / "snapshots")
     received = receiving.receive(snapshots, place, record, program=program, progress=_progress)
     snapshot = received.snapshot
     if received.was_there:
         click.echo(f"{snapshot.id} ({snapshot.name}) is there already")
     else:
         click.echo(f"received {snapshot.id} ({snapshot.name}): {_mib(received.fetched_bytes)}")
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog=examples("thawd snapshot run answer s3://models/thawd --verbose < input.txt"),
+)
+@click.argument("which", metavar="NAME")
+@click.argument("store", metavar="STORE")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@key_option
+@config_option
+def run(which: str, store: str, arguments: tuple[str, ...], key_path: Path | None, config_path: Path) -> None:
+    """Continue a program from its snapshot in STORE, while the snapshot arrives.
+
+    The program starts when the first parts of its image are there. Memory that it uses is fetched first and the rest
+    afterwards; an access to what is not there yet waits. If the store fails meanwhile, the program is killed, and this
+    command says why. It needs FUSE and the right to mount; otherwise the whole image is fetched first.
+    """
+    from thawd.snapshot import engine
+    from thawd.transfer import program_runs, receiving, store_keys
+
+    if (why := engine.unavailable()) is not None:
+        fail(why)
+    data, place = _opened(store, config_path)
+    key = store_keys.read_key(_key_path(data, key_path))
+    record = receiving.find(place, key, which)
+    thaw = Path(engine.program_path())
+    sys.exit(program_runs.run_program(place, record, arguments, program=thaw, key=key, progress=_progress))
 
 
 @click.command(
@@ -117,6 +179,9 @@ def gc(store: str, max_age_s: float | None, config_path: Path) -> None:
     done = upkeep.clean_up(place, max_age_s=max_age_s)
     if done.records:
         click.echo(f"removed {done.records} snapshot{'' if done.records == 1 else 's'}")
+    if place.frees_chunks:
+        click.echo("the registry frees the space of chunks that no snapshot needs when it collects garbage")
+        return
     click.echo(f"removed {done.removed:,} chunks, {_mib(done.removed_bytes)}")
     if done.noted:
         click.echo(f"{done.noted:,} chunks are unused; a run after {done.wait_s / 3600:.1f} hours removes them")
@@ -134,8 +199,8 @@ def key(function: str | None, key_path: Path | None, config_path: Path) -> None:
     """
     from thawd.transfer import store_keys
 
-    settings = load(config_path)
-    main = store_keys.main_key(_key_path(settings, key_path))
+    data = data_folder(config_path)
+    main = store_keys.main_key(_key_path(data, key_path))
     if function is None:
         click.echo(main.text(), nl=False)
     else:
@@ -146,8 +211,8 @@ def list_store(store: str, key_path: Path | None, config_path: Path, *, as_json:
     """Print the snapshots of a store that the key opens, the last sent first; others are counted."""
     from thawd.transfer import receiving, store_keys
 
-    settings, place = _opened(store, config_path)
-    found = store_keys.read_key(_key_path(settings, key_path))
+    data, place = _opened(store, config_path)
+    found = store_keys.read_key(_key_path(data, key_path))
     records, problems = receiving.all_records(place, found)
     rows = [_row(record) for record in sorted(records, key=lambda one: -one.body.sent_unix_s)]
     if as_json:
@@ -181,8 +246,8 @@ def verify_store(store: str, key_path: Path | None, config_path: Path) -> None:
     """Read every chunk of a store, and print what is wrong; exits with status 1 if something is."""
     from thawd.transfer import store_keys, upkeep
 
-    settings, place = _opened(store, config_path)
-    path = _key_path(settings, key_path)
+    data, place = _opened(store, config_path)
+    path = _key_path(data, key_path)
     found: StoreKey | FunctionKey | None = None
     if key_path is not None or path.exists():
         found = store_keys.read_key(path)
@@ -198,27 +263,28 @@ def verify_store(store: str, key_path: Path | None, config_path: Path) -> None:
         sys.exit(EXIT_FAILED)
 
 
-def _opened(store: str, config_path: Path) -> tuple[Settings, ChunkPlace]:
+def _opened(store: str, config_path: Path) -> tuple[Path, ChunkPlace]:
+    """Return the data folder and the store of chunks."""
     from thawd.config.findings import Findings
-    from thawd.config.store_urls import read_bucket_url
+    from thawd.config.store_urls import REGISTRY, read_bucket_url, read_registry_url
     from thawd.resources import RemoteBucket
     from thawd.transfer import store_layout
 
-    settings = load(config_path)
     where: Path | RemoteBucket = Path(store)
     if "://" in store:
         findings = Findings("the command line", document={})
-        fields = read_bucket_url(store, findings, path=("STORE",), environ=os.environ)
+        read = read_registry_url if store.startswith(f"{REGISTRY}://") else read_bucket_url
+        fields = read(store, findings, path=("STORE",), environ=os.environ)
         if fields is None:
             fail("; ".join(map(str, findings.problems())))
         where = RemoteBucket(name="STORE", **fields)
     if (why := store_layout.missing_library(where)) is not None:
         fail(why)
-    return settings, store_layout.place_at(where)
+    return data_folder(config_path), store_layout.place_at(where)
 
 
-def _key_path(settings: Settings, given: Path | None) -> Path:
-    return settings.server.data / _KEY_FILE if given is None else given
+def _key_path(data: Path, given: Path | None) -> Path:
+    return data / _KEY_FILE if given is None else given
 
 
 def _progress(line: str) -> None:

@@ -44,7 +44,7 @@ def _print(document: dict[str, Any]) -> None:
         click.echo(f"\n{name}: {entry['state']}; {environments}; {entry['waiting']} waiting, {entry['queued']} queued")
         if entry["reason"]:
             click.echo(textwrap.indent(entry["reason"], "  "))
-        if entry["start_reason"]:
+        if entry["start_reason"] and entry["start"]:
             click.echo(f"  starts by {entry['start']}: {_obstacles(entry)}")
         rows = [
             (f"{kind} {title}", d)

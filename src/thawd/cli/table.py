@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON in UTF-8, one object on each line.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV in UTF-8, with a header line.")
-@click.option("--format", "chosen", type=click.Choice(FORMATS), help="Output format; parquet needs --output.")
+@click.option(
+    "--format", "chosen", type=click.Choice(FORMATS), help="Output format; parquet needs --output and thawd[parquet]."
+)
 @click.option(
     "-o",
     "--output",

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli.exits import EXIT_INTERRUPTED, fail, warn
-from thawd.cli.options import Finite, check_page, config_option, examples, load, project_of
+from thawd.cli.options import Finite, check_page, complete_function, config_option, examples, load, project_of
 from thawd.cli.output import print_text
 from thawd.cli.project_functions import copied_function
+from thawd.cli.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.config import Settings
-    from thawd.cost.tune import Tuned
+    from thawd.cost.tune import Size, Tuned
 
 _PATH = click.Path(path_type=Path)
 
@@ -29,7 +30,7 @@ _PATH = click.Path(path_type=Path)
         "thawd tune classify --memory 512,1024,2048 --html tuning.html",
     )
 )
-@click.argument("function")
+@click.argument("function", shell_complete=complete_function)
 @click.option(
     "--memory",
     "sizes_mb",
@@ -80,7 +81,7 @@ _PATH = click.Path(path_type=Path)
     is_flag=True,
     help="Measure even if this machine does not allow CPU limits. Small sizes are then faster than on Lambda.",
 )
-@click.option("--html", "html_path", type=_PATH, help="Write a page with a plot into this file.")
+@click.option("--html", "html_path", type=_PATH, help="Write a page with a plot into this file. Needs thawd[bench].")
 @click.option("--prices", type=_PATH, help="Price file to use instead of the included one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
@@ -108,7 +109,7 @@ def tune(**options: Any) -> None:
             copied = stack.enter_context(copied_function(settings, function))
             settings, function, aws = copied.settings, copied.name, copied.aws
         if function not in settings.functions:
-            fail(f"there is no function {function!r}; {settings.path} has: {', '.join(settings.functions) or 'none'}")
+            fail(f"there is no function {function!r}; {did_you_mean(function, settings.functions)}")
         _tune(settings, function, sizes_mb, options, aws=aws)
 
 
@@ -179,7 +180,7 @@ def _print_tuned(tuned: Tuned) -> None:
         {
             "memory": f"{size.memory_mb:,} MB",
             "CPU": f"{size.cpus:.2f}",
-            "warm": _ms(None if size.measured is None else size.measured.warm_ms),
+            "warm": _warm(size),
             "with init": _ms(None if size.measured is None else size.measured.cold_ms),
             "with restore": _ms(None if size.measured is None else size.measured.restored_ms),
             "used": "-" if size.most_memory_mb is None else f"{size.most_memory_mb:,} MB",
@@ -189,6 +190,30 @@ def _print_tuned(tuned: Tuned) -> None:
         for size in tuned.sizes
     ]
     print_text(rows, key_name="memory")
+    if (said := _noise(tuned)) is not None:
+        click.echo(said)
+
+
+def _warm(size: Size) -> str:
+    """The time of warm invocations, with half of the width of its interval."""
+    if size.measured is None or size.warm_interval_ms is None:
+        return _ms(None if size.measured is None else size.measured.warm_ms)
+    low, high = size.warm_interval_ms
+    return f"{size.measured.warm_ms:,.1f} ±{(high - low) / 2:,.1f} ms"
+
+
+def _noise(tuned: Tuned) -> str | None:
+    """Which sizes the measurements cannot tell apart; None: the fastest size is faster than all others."""
+    alike = tuned.as_fast
+    if not alike:
+        return "too few runs to say how sure these times are: --runs 20 or more" if tuned.per_million else None
+    if len(alike) == 1:
+        return None
+    cheapest = min(alike, key=lambda size: tuned.per_million[size])
+    return (
+        f"{min(alike):,}-{max(alike):,} MB are within noise: their times may be equal (95 %). Of these, "
+        f"{cheapest:,} MB costs least. More --runs tell smaller differences apart"
+    )
 
 
 def _ms(value: float | None) -> str:

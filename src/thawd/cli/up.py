@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from thawd.cli.debug import debug_options, debugging_of, terminal_restored
 from thawd.cli.exits import EXIT_FAILED, EXIT_SCARCE, fail, fail_scarce, warn
 from thawd.cli.interrupts import interruptible
-from thawd.cli.options import config_option, examples, load, project_of
+from thawd.cli.options import config_option, examples, load, project_of, quiet_option
 from thawd.cli.output import discard_unwritable_output, sigpipe
 from thawd.cli.projects import options_of, project_options, served_project
 from thawd.errors import ScarcityError, ThawdError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "thawd up                        # serve ./thawd.toml",
         "thawd up --watch                # republish functions while you edit them",
+        "thawd up --debug classify       # stop at breakpoints: in an editor, or in pdb here",
         "thawd up --aws                  # with S3, SQS, DynamoDB, ... emulated here",
         "thawd up --parameters Stage=test     # in a folder with a template of SAM, CDK or serverless.yml",
         "thawd up --runtime python3.14=python3.11    # there is no Python 3.14 on this machine",
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
     "local_aws",
     is_flag=True,
     help="Also serve other AWS services (DynamoDB, SQS and more, and S3 buckets that are not in the configuration), "
-    "emulated by moto.",
+    "emulated by moto. Needs thawd[aws].",
 )
 @project_options
 @click.option(
@@ -76,6 +78,8 @@ if TYPE_CHECKING:
     multiple=True,
     help="Run functions of a runtime with this interpreter, such as python3.14=python3.11. May be given several times.",
 )
+@debug_options
+@quiet_option
 @click.option("--aws-real", "real_aws", is_flag=True, help="Let functions use AWS itself, with your credentials.")
 def up(  # noqa: PLR0913, PLR0917 - an option each
     config_path: Path,
@@ -92,6 +96,10 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     env: str | None,
     layers: Mapping[str, str],
     runtimes: tuple[str, ...],
+    debug: tuple[str, ...],
+    debug_port: int,
+    debug_wait: bool,
+    quiet: bool,
 ) -> None:
     """Serve everything in the configuration.
 
@@ -104,9 +112,11 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     """
     with _importing():
         from thawd import config
+        from thawd.telemetry import console
+    console.be_quiet(quiet)
     environ = dict(config.process_environment())
     given = {"THAWD_HOST": host, "THAWD_PORT": None if port is None else str(port), "THAWD_USER": user}
-    environ |= {name: text for name, text in given.items() if text is not None}
+    environ |= {name: text for name, text in given.items() if text is not None} | _passed_address(environ)
     environ["THAWD_RUNTIMES"] = ",".join(filter(None, (environ.get("THAWD_RUNTIMES"), *runtimes)))
     if local_aws and real_aws:
         raise click.UsageError("--aws and --aws-real exclude each other")
@@ -124,10 +134,19 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
 
         def serve() -> None:
             ready = None if ready_file is None else ReadyFile(ready_file, after_publication=ready_when == "published")
-            serving.run(
-                settings, environ=environ, watch=watch, ready=ready, aws=mode, project=served, emulator=emulator
-            )
+            with terminal_restored(debugging):
+                serving.run(
+                    settings,
+                    environ=environ,
+                    watch=watch,
+                    ready=ready,
+                    aws=mode,
+                    project=served,
+                    emulator=emulator,
+                    debugging=debugging,
+                )
 
+        debugging = debugging_of(debug, debug_port, waits=debug_wait, known=None if is_project else settings.functions)
         gc.freeze()  # the collector need not look at what was imported
         _exit_after(serve)
 
@@ -148,6 +167,16 @@ def _importing() -> Iterator[None]:
             fail_scarce(scarcity)
         finally:
             gc.enable()
+
+
+def _passed_address(environ: Mapping[str, str]) -> dict[str, str]:
+    """The address of a service manager's socket, as variables that override the configured address."""
+    if "LISTEN_FDS" not in environ:
+        return {}
+    with _importing():
+        from thawd.server.service_manager import passed_address
+    passed = passed_address()
+    return {} if passed is None else {"THAWD_HOST": passed[0], "THAWD_PORT": str(passed[1])}
 
 
 @contextmanager

@@ -21,10 +21,10 @@ from thawd.config.options import SECTIONS, OptionDescription, describe_options
 from thawd.config.options.server import ENVIRONMENT_VARIABLES
 from thawd.config.path_checks import check_places
 from thawd.config.routes import RESERVED_SEGMENTS, parse_route_key
-from thawd.config.sections import deploy, functions, http, sources, stores
+from thawd.config.sections import cluster, deploy, functions, http, sources, stores
 from thawd.config.sections.reader import Reader
 from thawd.config.sections.server import read_server
-from thawd.config.settings import ServerSettings, Settings
+from thawd.config.settings import ClusterSettings, ServerSettings, Settings, TlsSettings
 from thawd.errors import ConfigurationError
 
 __all__ = [
@@ -32,9 +32,11 @@ __all__ = [
     "NEWEST_PYTHON",
     "OLDEST_PYTHON",
     "RESERVED_SEGMENTS",
+    "ClusterSettings",
     "OptionDescription",
     "ServerSettings",
     "Settings",
+    "TlsSettings",
     "describe_options",
     "is_loopback",
     "load",
@@ -101,11 +103,13 @@ def _settings(path: Path, document: dict[str, object], environ: Mapping[str, str
         runtimes=functions.read_runtimes(document, reader, environ=environ),
         sources=sources.read_sources(document, reader),
         schedules=sources.read_schedules(document, reader),
+        cluster=cluster.read_cluster(document, reader, environ=environ),
         deployment=deploy.read_deployment(document, reader),
         provisioned_schedules=sources.read_provisioned_schedules(document, reader),
     )
     check_references(settings, findings, document=document)
     sources.check_schedules(settings, findings, document=document)
+    cluster.check_shared(settings, findings)
     check_places(settings, findings)
     if problems := findings.problems():
         raise ConfigurationError(problems)

@@ -9,6 +9,8 @@ from pathlib import Path
 from thawd.errors import ConfigurationError, Problem
 
 SMALLEST_FILE = '[functions.hello] with handler = "hello.handler" below it'
+_ENTRY = re.compile(r"\s*(?P<name>[\w.-]+)\s*[=:]\s*(?P<value>[^#]*)")
+_BARE = re.compile(r"[A-Za-z_./~@$][^\"'{}\[\],=]*")
 _POSITION = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -34,7 +36,31 @@ def _broken(message: str, text: str) -> str:
         # about such a text contains no position.
         return f"broken TOML: {message}"
     where = f"line {position[1]}, column {position[2]}" if position[1] else f"its end (line {text.count(chr(10)) + 1})"
-    return f"broken TOML at {where}: {message[: position.start()]}"
+    line = text.splitlines()[int(position[1]) - 1] if position[1] and int(position[1]) <= text.count("\n") + 1 else ""
+    return f"broken TOML at {where}: {message[: position.start()]}{_remedy(line)}"
+
+
+def _remedy(line: str) -> str:
+    """What is probably meant by a line that is not TOML, as the end of a message; empty if that is not clear.
+
+    The message does not repeat the value, which may be a secret.
+    """
+    entry = _ENTRY.match(line)
+    if entry is None:
+        return ""
+    name, value = entry["name"], entry["value"].strip()
+    meant = ""
+    if value in ("True", "False", "yes", "no", "on", "off"):
+        meant = f"write {name} = {'true' if value in ('True', 'yes', 'on') else 'false'}"
+    elif value in ("None", "null", "nil", ""):
+        meant = f"leave {name} out, or give it a value"
+    elif _BARE.fullmatch(value):
+        meant = f'texts need quotes: {name} = "…"'
+    elif value.startswith(("{", "[")) and re.search(r'"\s*:|\w\s*:', value):
+        meant = "in TOML, tables are written { name = value }, with = and not :"
+    elif value[:1] in "\"'" and value.count(value[0]) == 1:
+        meant = f"the text of {name} has no closing quote"
+    return f"; {meant}" if meant else ""
 
 
 def _read_text(path: Path) -> str:
@@ -45,7 +71,12 @@ def _read_text(path: Path) -> str:
             raise _refusal(path, "a device, pipe or socket", "a regular TOML file")
         content = path.read_bytes()
     except FileNotFoundError:
-        allowed = f"an existing TOML file; the smallest one contains {SMALLEST_FILE}"
+        there = sorted(each.name for each in path.parent.glob("*.toml") if each.name != "pyproject.toml")
+        found = f" (there is {', '.join(there[:3])})" if there else ""
+        allowed = (
+            f"an existing TOML file{found}; the smallest one contains {SMALLEST_FILE}. Or run this in the folder in "
+            "which `thawd up` runs"
+        )
         raise _refusal(path, "no such file", allowed) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

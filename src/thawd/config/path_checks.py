@@ -19,6 +19,7 @@ def check_places(settings: Settings, findings: Findings) -> None:
     """Report all paths of the wrong kind, and all folders that overlap although they must not."""
     real = _RealPaths()
     _check_sources(settings, findings)
+    _check_certificate(settings, findings)
     _check_data(settings, findings, real)
     _check_buckets(settings, findings, real)
     _check_tables(settings, findings, real)
@@ -30,6 +31,14 @@ def _check_sources(settings: Settings, findings: Findings) -> None:
         for option, (path, kind) in wanted.items():
             if path is not None and (found := _kind_of(path)) != kind:
                 findings.add(("functions", name, option), found=f"{found} at {path}", allowed=f"{kind} that exists")
+
+
+def _check_certificate(settings: Settings, findings: Findings) -> None:
+    """Report missing files. Users who may not look for them run commands that do not need them."""
+    tls = settings.server.tls
+    for name, path in (("certificate", tls.certificate), ("key", tls.key)) if tls is not None else ():
+        if path is not None and (found := _kind_of(path)) in ("a folder", _NOTHING):
+            findings.add(("server", "tls", name), found=f"{found} at {path}", allowed="a file that exists")
 
 
 def _check_data(settings: Settings, findings: Findings, real: _RealPaths) -> None:

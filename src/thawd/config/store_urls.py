@@ -30,6 +30,13 @@ _BUCKET_PARAMETERS = {
     "gs": ("endpoint", "anonymous"),
     "az": ("account", "endpoint", "anonymous"),
 }
+REGISTRY = "oci"
+"""Scheme of the URL of a repository in a registry of container images."""
+# Source: https://github.com/opencontainers/distribution-spec/blob/main/spec.md, "Pulling manifests".
+_REPOSITORY = re.compile(
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?"
+    r"(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)+"
+)
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
 
 
@@ -98,6 +105,24 @@ def read_bucket_url(
         "region": parameters.get("region") or aws_region or REGION,
         "parameters": parameters,
     }
+
+
+def read_registry_url(
+    written: str, findings: Findings, *, path: KeyPath, environ: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Return those fields of `thawd.resources.RemoteBucket` that the URL of a repository in a registry contains.
+
+    None means that the URL has a mistake, which has been reported.
+    """
+    url = read_url(written, findings, path=path, schemes=(REGISTRY,), environ=environ)
+    if url is None:
+        return None
+    name = url.text.removeprefix(f"{REGISTRY}://")
+    if not _REPOSITORY.fullmatch(name):
+        allowed = 'a URL such as "oci://registry.example:5000/team/snapshots", without a tag; lower-case letters'
+        findings.add(path, found=f'"{url}"', allowed=allowed)
+        return None
+    return {"url": url, "bucket": name}
 
 
 def read_url(

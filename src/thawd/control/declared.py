@@ -28,9 +28,12 @@ from thawd.control.publication_line import PublicationLine
 from thawd.control.registry import Registry
 from thawd.environments.version import Version
 from thawd.errors import unexpected
-from thawd.publishing.publisher import Candidate, Ending, Outcome, Publisher
+from thawd.publishing.publisher import Candidate, Ending, Outcome, Publisher, steps_text
 from thawd.resources import ACCOUNT_ID, LATEST, Function
+from thawd.telemetry.console import is_terminal
 
+# A first publication that takes at least this long, seconds, gets a line that says which steps took how long.
+_WORTH_TELLING_S = 1.0
 _CREATING = StateReason("Pending", "The function is being created.", "Creating")
 _UPDATING = StateReason("InProgress", "The function is being updated.", "Creating")
 _SHOWN = {"Role": f"arn:aws:iam::{ACCOUNT_ID}:role/thawd"}  # one dictionary for the records of all functions
@@ -45,6 +48,10 @@ class DeclaredFunctions:
         publisher: publishes versions.
         complain: reports a problem to the operator.
         say: reports progress to the operator.
+
+    Attributes:
+        changed: names of the changed files because of which functions are published, for messages; empty: unknown.
+        reported: number of publications so far that changed what serves, or failed.
     """
 
     def __init__(
@@ -64,6 +71,8 @@ class DeclaredFunctions:
         self._functions: Mapping[str, Function] = {}
         self._line = PublicationLine(self._publish_one)
         self._retries = False
+        self.changed = ""
+        self.reported = 0
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """Make `functions` the functions that thawd.toml declares.
@@ -175,15 +184,24 @@ class DeclaredFunctions:
     def _report(self, function: Function, outcome: Outcome) -> None:
         """Record and report the outcome of publishing a function."""
         name, version = function.name, outcome.version
+        self.reported += outcome.ending is not Ending.UNCHANGED
         if outcome.ending is Ending.FAILED:
             self._complain(f"thawd: {name} cannot be published: {outcome.reason}")
             self._record_failure(function, outcome.reason, code="InternalError")
         elif outcome.ending is Ending.INIT_FAILED:
-            self._complain(f"thawd: {name}: init failed: {outcome.reason}\n  see: thawd logs {name}")
+            still = "\n  the version before this change still serves" if outcome.replaces else ""
+            self._complain(
+                f"thawd: {name}: init failed: {outcome.reason}{outcome.trace}{still}\n  see: thawd logs {name}"
+            )
             if outcome.replaces:
                 self._record_failure(function, outcome.reason, code="FunctionError")
         elif outcome.ending is Ending.SERVES and outcome.replaces:
-            self._say(f"{name}: republished")
+            because = f": {self.changed} changed" if self.changed else ""
+            self._say(f"{name}: republished{because}; {steps_text(outcome.steps)}")
+        elif outcome.ending is Ending.RESTORED:
+            self._say(f"{name}: the change that could not be published was undone; the version that serves is current")
+        elif outcome.ending is Ending.SERVES and is_terminal() and sum(outcome.steps.values()) >= _WORTH_TELLING_S:
+            self._say(f"{name}: published; {steps_text(outcome.steps)}")
         # As on Lambda, a function whose first init failed is Active: it can be invoked, and callers get the init error.
         first_failed = outcome.ending is Ending.INIT_FAILED and not outcome.replaces
         if version is not None and (outcome.ending in (Ending.SERVES, Ending.RESTORED) or first_failed):

@@ -6,6 +6,8 @@ reference", ``platform.report``.
 
 from __future__ import annotations
 
+import bisect
+import math
 import re
 import statistics
 from collections.abc import Iterable, Sequence
@@ -22,6 +24,8 @@ _FIELD = re.compile(
     r"(?:^|\t|: )((?:Billed )?(?:Restore |Init )?Duration|Memory Size|Max Memory Used): ([0-9]+(?:\.[0-9]*)?) (?:ms|MB)"
 )
 _Time = Annotated[float, msgspec.Meta(ge=0)]
+# Times of log lines are cut off to milliseconds.
+_RESOLUTION_S = 0.001
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
@@ -90,6 +94,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             part; None: not measured.
         start_share: share of the invocations that waited for a start; None: unknown, as for the option --size.
         count: number of measured invocations; 0: the figures are from the option --size.
+        warm_error_ms: half of the width of the 95 % interval of `warm_ms`; None: unknown.
     """
 
     memory_mb: int
@@ -98,6 +103,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     restored_ms: float | None = None
     start_share: float | None = None
     count: int = 0
+    warm_error_ms: float | None = None
 
     def times(self, *, snapstart: bool) -> Times:
         """Return the billed durations for bills on demand, or with SnapStart.
@@ -177,7 +183,13 @@ def _measured(memory_mb: int, records: Sequence[Record]) -> Measured:
         restored_ms=statistics.fmean(restored) if restored else None,
         start_share=(len(cold) + len(restored)) / len(of_size),
         count=len(of_size),
+        warm_error_ms=_error_of_mean(warm or handler),
     )
+
+
+def _error_of_mean(values: Sequence[float]) -> float | None:
+    """Half of the width of the 95 % interval of the mean, by the normal approximation; None: there is one value."""
+    return 1.96 * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def by_hand(text: str) -> Measured:
@@ -213,11 +225,19 @@ def arrivals_of(records: Sequence[Record]) -> list[Arrival]:
     """Return when the invocations were requested, in the order of time. Invocations without a time are left out.
 
     A REPORT line is written when an invocation has ended, so the durations in the line are subtracted from its time.
+    That time is cut off to milliseconds, so an invocation can seem to begin before another has ended, although it began
+    after that. It then begins at that end.
     """
-    found = []
-    for record in records:
-        if record.ended_s is not None:
-            start_ms = record.init_ms if record.restore_ms is None else record.restore_ms
-            begun_s = record.ended_s - (record.duration_ms + (start_ms or 0.0)) / 1000
-            found.append(Arrival(begun_s, record.duration_ms / 1000))
+    found: list[Arrival] = []
+    ends_s: list[float] = []
+    for record in sorted((each for each in records if each.ended_s is not None), key=lambda each: each.ended_s or 0.0):
+        assert record.ended_s is not None
+        start_ms = record.init_ms if record.restore_ms is None else record.restore_ms
+        begun_s = record.ended_s - (record.duration_ms + (start_ms or 0.0)) / 1000
+        later = bisect.bisect_left(ends_s, begun_s)
+        if later < len(ends_s) and ends_s[later] - begun_s < _RESOLUTION_S:
+            begun_s = ends_s[later]
+        arrival = Arrival(begun_s, record.duration_ms / 1000)
+        bisect.insort(ends_s, arrival.at_s + arrival.duration_s)
+        found.append(arrival)
     return sorted(found, key=lambda arrival: arrival.at_s)

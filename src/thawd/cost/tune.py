@@ -17,6 +17,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -49,6 +50,9 @@ _ENTERING_S = 60.0
 # The slowest and the fastest fifth of the warm invocations are left out. Source: AWS Lambda Power Tuning,
 # "discardTopBottom".
 _LEFT_OUT = 0.2
+# With fewer warm invocations, an interval would say nothing.
+_FEWEST = 5
+_DRAWS = 1000
 
 
 class TuneConditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +95,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
         cpus: CPU share of this size, in CPUs.
         measured: average billed durations; None: the measurement failed.
         warm_median_ms: median handler time of warm invocations, milliseconds.
+        warm_interval_ms: between which times the average of warm invocations lies, with a confidence of 95 %; None:
+            too few were measured.
         most_memory_mb: peak memory of an environment, MB; None: unknown.
         failure: why the measurement failed, for example the function's error; None: it did not fail.
     """
@@ -99,6 +105,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     cpus: float
     measured: Measured | None = None
     warm_median_ms: float | None = None
+    warm_interval_ms: tuple[float, float] | None = None
     most_memory_mb: int | None = None
     failure: str | None = None
 
@@ -130,6 +137,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         fastest: memory size with the shortest warm invocations; None: all measurements failed.
         balanced: memory size with the best balance of price and time, as `priced` defines it; None: all measurements
             failed.
+        as_fast: memory sizes that may be as fast as the fastest one: their intervals overlap with its interval.
     """
 
     function: str
@@ -140,6 +148,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     cheapest: int | None
     fastest: int | None
     balanced: int | None
+    as_fast: tuple[int, ...] = ()
 
 
 def default_sizes() -> list[int]:
@@ -222,6 +231,7 @@ def priced(
     def both(memory_mb: int) -> float:
         return weight * costs[memory_mb] / max(costs.values()) + (1 - weight) * times[memory_mb] / max(times.values())
 
+    fastest = min(costs, key=lambda size: (times[size], costs[size]), default=None)
     return Tuned(
         function=function,
         architecture=architecture,
@@ -229,9 +239,36 @@ def priced(
         sizes=tuple(sizes),
         per_million=costs,
         cheapest=min(costs, key=lambda size: (costs[size], times[size]), default=None),
-        fastest=min(costs, key=lambda size: (times[size], costs[size]), default=None),
+        fastest=fastest,
         balanced=min(costs, key=both, default=None),
+        as_fast=_as_fast(sizes, fastest),
     )
+
+
+def _as_fast(sizes: Sequence[Size], fastest: int | None) -> tuple[int, ...]:
+    """The sizes whose intervals overlap with that of the fastest size, which is among them; empty if it has none."""
+    intervals = {size.memory_mb: size.warm_interval_ms for size in sizes if size.warm_interval_ms is not None}
+    best = None if fastest is None else intervals.get(fastest)
+    if best is None:
+        return ()
+    return tuple(memory_mb for memory_mb, (low, _) in intervals.items() if low <= best[1])
+
+
+def interval_of(durations_ms: Sequence[float]) -> tuple[float, float] | None:
+    """Return between which times the trimmed mean of such durations lies, with a confidence of 95 %, milliseconds.
+
+    It is a bootstrap interval: the trimmed mean of samples drawn with replacement. None: too few durations.
+    """
+    if len(durations_ms) < _FEWEST:
+        return None
+    draw = random.Random(0)  # the same measurements give the same interval
+    means = sorted(_trimmed_mean(draw.choices(durations_ms, k=len(durations_ms))) for _ in range(_DRAWS))
+    return means[int(0.025 * _DRAWS)], means[int(0.975 * _DRAWS)]
+
+
+def _trimmed_mean(durations_ms: Sequence[float]) -> float:
+    out = int(_LEFT_OUT * len(durations_ms))
+    return statistics.fmean(sorted(durations_ms)[out : len(durations_ms) - out])
 
 
 class _Client:
@@ -324,6 +361,7 @@ def _size(memory_mb: int, warm: Sequence[Record], first: Sequence[Record]) -> Si
         cpus=memory_mb / MEMORY_MB_PER_VCPU,
         measured=measured,
         warm_median_ms=statistics.median(record.duration_ms for record in warm),
+        warm_interval_ms=interval_of([record.duration_ms for record in by_duration]),
         most_memory_mb=max((record.used_mb for record in kept if record.used_mb is not None), default=None),
     )
 

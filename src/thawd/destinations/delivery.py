@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +66,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         body: the table item, the record or the dead letter's payload, JSON text in UTF-8.
         success: true for a handler's answer, false for a failure.
         attributes: message attributes, sent beside the body; only a dead letter has them.
-        trace_id: trace header of the invocation; None: it had none.
+        trace_id: trace header of the event; if the invocation was traced, its parent is the invocation's span. None:
+            there is none.
     """
 
     destination: Destination
@@ -89,6 +91,8 @@ class DestinationContext:
         aws_endpoint: URL of an AWS emulator; None: AWS, configured by its usual environment variables and files.
         webhook_secret: key that signs records sent to URLs; None: records are not signed.
         metrics: counts deliveries.
+        on_delivery: called after each attempt of a delivery: the delivery, when the attempt began, seconds since 1970,
+            and the type of the error; empty: the destination has the record.
     """
 
     exists: Callable[[str, str | None], object] = lambda name, qualifier: None
@@ -97,6 +101,7 @@ class DestinationContext:
     aws_endpoint: str | None = None
     webhook_secret: str | None = None
     metrics: Metrics = field(default_factory=Metrics)
+    on_delivery: Callable[[Delivery, float, str], None] = lambda delivery, began_at, error: None
 
 
 class Destinations:
@@ -106,6 +111,9 @@ class Destinations:
         tables: the tables on this machine.
         buckets: the buckets on this machine, by name.
         context: what deliveries to other destinations need; None: the defaults of `DestinationContext`.
+
+    Attributes:
+        on_outcome: called with each delivery that was tried, and with its outcome.
     """
 
     def __init__(
@@ -119,6 +127,7 @@ class Destinations:
         self._webhooks = Webhooks(self._context.webhook_secret)
         self._limits: set[asyncio.Timeout] = set()  # timeouts of the running deliveries
         self._broken_off = False
+        self.on_outcome: Callable[[Delivery, DeliveryOutcome], None] = lambda delivery, outcome: None
 
     def success(self, destination: Destination, event: Event, result: Result, *, arn: str) -> Delivery:
         """Return the delivery of a handler's answer: a table gets the answer as an item, others get the whole record.
@@ -133,7 +142,7 @@ class Destinations:
             body = msgspec.json.encode(
                 record(event, arn=arn, condition="Success", result=result, attempts=event.attempts + 1)
             )
-        return _delivery(destination, event, body, success=True)
+        return _delivery(destination, event, body, result, success=True)
 
     def failure(
         self,
@@ -147,7 +156,7 @@ class Destinations:
     ) -> Delivery:
         """Return the delivery of a failure's record to `destination`. The other arguments are passed to `record`."""
         body = msgspec.json.encode(record(event, arn=arn, condition=condition, result=result, attempts=attempts))
-        return _delivery(destination, event, body, success=False)
+        return _delivery(destination, event, body, result, success=False)
 
     def failures(
         self, function: Function, event: Event, *, condition: str, result: Result | None, attempts: int
@@ -170,7 +179,7 @@ class Destinations:
                 )
             )
         if function.dead_letter is not None:
-            letter = _delivery(function.dead_letter, event, event.payload, success=False)
+            letter = _delivery(function.dead_letter, event, event.payload, result, success=False)
             beside = attributes(event, condition=condition, result=result)
             deliveries.append(msgspec.structs.replace(letter, attributes=beside))
         return sorted(deliveries, key=lambda one: one.destination.kind == "function")
@@ -187,6 +196,16 @@ class Destinations:
                 may succeed. A delivery to a function is refused if the function does not exist, if the record exceeds
                 the size limit for events, or if one chain of invocations has invoked the function too often.
         """
+        began_at = time.time()
+        try:
+            follow_ups = await self._deliver(delivery)
+        except ThawdError as error:
+            self._context.on_delivery(delivery, began_at, error.type)
+            raise
+        self._context.on_delivery(delivery, began_at, "")
+        return follow_ups
+
+    async def _deliver(self, delivery: Delivery) -> list[NewEvent]:
         limit_s = LIMIT_S.get(delivery.destination.kind, 0.0)
         follow_ups: list[NewEvent] = []
         try:
@@ -264,6 +283,7 @@ class Destinations:
     def _count(self, delivery: Delivery, outcome: DeliveryOutcome) -> None:
         counters = self._context.metrics.function(delivery.function)
         counters.count_delivery(delivery.destination.kind, outcome)
+        self.on_outcome(delivery, outcome)
         if outcome is DeliveryOutcome.DELIVERED:
             return
         if delivery.attributes:
@@ -308,7 +328,7 @@ def under_condition(delivery: Delivery, condition: str) -> Delivery:
     return msgspec.structs.replace(delivery, body=with_condition(delivery.body, condition))
 
 
-def _delivery(destination: Destination, event: Event, body: bytes, *, success: bool) -> Delivery:
+def _delivery(destination: Destination, event: Event, body: bytes, result: Result | None, *, success: bool) -> Delivery:
     return Delivery(
         destination=destination,
         function=event.function,
@@ -316,7 +336,7 @@ def _delivery(destination: Destination, event: Event, body: bytes, *, success: b
         key=_key(destination, event, success=success),
         body=body,
         success=success,
-        trace_id=event.trace_id,
+        trace_id=(None if result is None else result.trace_id) or event.trace_id,
     )
 
 

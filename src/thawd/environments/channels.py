@@ -118,8 +118,8 @@ class FrameProtocol(asyncio.Protocol):
         self._on_lost()
 
     def send(self, kind: int, head: bytes, body: bytes = b"") -> None:
-        """Send one frame; `head` is JSON text."""
-        if self.transport is not None:
+        """Send one frame; `head` is JSON text. Do nothing if the channel is closed: nobody would read the frame."""
+        if self.transport is not None and not self.transport.is_closing():
             self.transport.write(frames.HEADER.pack(len(head), len(body), kind) + head + body)
 
     def is_drained(self) -> bool:
@@ -135,6 +135,11 @@ class FrameProtocol(asyncio.Protocol):
         """Continue to read after `pause`."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
+
+    def finish(self) -> None:
+        """Send no more frames: the process reads the end of its channel, and can still send."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write_eof()
 
     def close(self) -> None:
         """Drop the connection."""

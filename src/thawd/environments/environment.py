@@ -12,7 +12,6 @@ contains, so the log of the invocation is complete by then.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -26,11 +25,12 @@ from thawd.environments.external_extensions import Extensions
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, error_document
 from thawd.environments.invocation_deadline import InvocationDeadline
 from thawd.environments.invoke_frames import invoke_head
-from thawd.environments.log_tails import LogTails, OwnTail
+from thawd.environments.log_tails import LogTails
 from thawd.environments.output import OutputPipe
 from thawd.environments.peak_memory import PeakMemory
-from thawd.environments.platform_log import InvocationOutcome, StartTimes, platform_log
+from thawd.environments.platform_log import platform_log
 from thawd.environments.result_frames import Answer, Ended, ResultHead, check_body, decode_head, failure, timed_out
+from thawd.environments.results import result_of
 from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.sandbox.memory import MemoryLimit
 from thawd.environments.store_call_channel import CallChannel, ServiceHandler
@@ -44,6 +44,8 @@ from thawd.wire import frames
 from thawd.wire.response_stream import ResponseStream
 
 _LAST_WORDS_S = 0.5
+# Source: AWS Lambda developer guide, "Understanding the Lambda execution environment lifecycle", shutdown phase.
+_SHUTDOWN_S = 2.0
 _DECODERS = {frames.RESULT: decode_head}
 encode = msgspec.json.Encoder().encode
 
@@ -71,6 +73,7 @@ class Environment:
             when it is to become an environment.
         prepare_ms: the part of `init_ms` spent inside the process: on init, or on the fork or restore with the
             after-restore hooks.
+        hooks_ms: the part of `prepare_ms` spent in the after-restore hooks.
         restored: whether it is a copy, or a fork, of a process in which the before-snapshot hooks have run.
         waited_for_init: whether `init_ms` contains the init of the process that it is a copy or a fork of.
         billed_restore_ms: the part of `init_ms` that Lambda bills for a restore: the runtime's repairs and the hooks;
@@ -98,7 +101,7 @@ class Environment:
         self.dying = False
         self.idle_since = 0.0
         self.init_ms = 0.0
-        self.prepare_ms = 0.0
+        self.prepare_ms = self.hooks_ms = 0.0
         self.restored = False
         self.waited_for_init = False
         self.billed_restore_ms = 0.0
@@ -124,6 +127,7 @@ class Environment:
         self._deadline = InvocationDeadline(self._on_timeout)
         self._timed_out = False
         self._peak_kib = 0
+        self._closes = False
         self._stream: ResponseStream | None = None
         self._channels = channels
         self._output = OutputPipe(channels.output, stream)
@@ -171,6 +175,12 @@ class Environment:
         assert isinstance(self._control, FrameProtocol)
         self._control.send(frames.GO_ON, b"{}", b"")
 
+    def touch(self, written: bytes, read: bytes) -> None:
+        """Let the spare touch pages while it waits (`thawd.environments.starts.touched_pages`)."""
+        if written or read:
+            assert isinstance(self._control, FrameProtocol)
+            self._control.send(frames.TOUCH, encode({"written": len(written)}), written + read)
+
     def drain(self) -> None:
         """Copy to the log what the environment's processes have written so far."""
         self._output.drain()
@@ -185,8 +195,9 @@ class Environment:
     def kill(self) -> None:
         """End the environment by killing its process.
 
-        If the environment is idle and has extensions, the process first gets SIGTERM, and half a second to end. The
-        running invocation fails, with ``Runtime.ExitError`` unless another reason was recorded.
+        If the environment is idle and has extensions, the process first gets SIGTERM, and half a second to end. If it
+        is idle and its application has a shutdown (ASGI's lifespan), it gets two seconds for that. The running
+        invocation fails, with ``Runtime.ExitError`` unless another reason was recorded.
         """
         self.dying = True
         if self.child is None:
@@ -197,7 +208,21 @@ class Environment:
                 self.suspender.busy(self)  # a stopped process cannot handle SIGTERM
             if self._extensions.wind_down(self.child):
                 return
+        if is_idle and self._closes:
+            self._let_close(self.child)
+            return
         self.child.kill()
+
+    def _let_close(self, child: Child) -> None:
+        """Let an idle process run its application's shutdown, because its channel ends; kill it 2 seconds later."""
+        if child.leaving or child.ended.done():
+            return
+        assert isinstance(self._control, FrameProtocol)
+        if self.suspender is not None:
+            self.suspender.busy(self)  # a stopped process cannot read the end of its channel
+        child.killed = child.leaving = True
+        self._control.finish()
+        asyncio.get_running_loop().call_later(_SHUTDOWN_S, child.kill)
 
     def end_because(self, reason: str) -> None:
         """End the environment, and give `reason` in the log and in the error of the running invocation."""
@@ -213,9 +238,9 @@ class Environment:
         """Record that the environment became ready, `init_ms` milliseconds after the request for its start."""
         head = self.ready.result()
         self.init_ms = init_ms
-        self.restored = head.restored
+        self.restored, self._closes = head.restored, head.closes
         inside_ms = head.restore_ms if self.kind == StartKind.THAW else head.init_ms
-        self.prepare_ms = min(init_ms, inside_ms + head.renew_ms + head.hooks_ms)
+        self.prepare_ms, self.hooks_ms = min(init_ms, inside_ms + head.renew_ms + head.hooks_ms), head.hooks_ms
         if self.restored:
             self.billed_restore_ms = head.renew_ms + head.hooks_ms
             self._output.drain()
@@ -235,8 +260,8 @@ class Environment:
         """
         check_tenant(self.tenant_id, invocation)
         tails = LogTails(self.stream, (invocation,)) if invocation.want_log_tail else None
-        ((head, body),) = await self._answers_to((invocation,), tails)
-        return self._result(invocation, head, body, tails, init_ms=init_ms)
+        (answer,) = await self._answers_to((invocation,), tails)
+        return result_of(self, invocation, answer, tails, init_ms=init_ms, size=self._expected)
 
     async def invoke_batch(self, invocations: Sequence[Invocation], *, init_ms: float | None) -> list[Result]:
         """Run `invocations` together, and return the result of each. Only a handler that takes lists can run several.
@@ -248,7 +273,10 @@ class Environment:
         check_tenant(self.tenant_id, *invocations)
         tails = LogTails(self.stream, invocations) if any(each.want_log_tail for each in invocations) else None
         answers = zip(invocations, await self._answers_to(invocations, tails), strict=True)
-        return [self._result(invocation, *answer, tails, init_ms=init_ms) for invocation, answer in answers]
+        return [
+            result_of(self, invocation, answer, tails, init_ms=init_ms, size=self._expected)
+            for invocation, answer in answers
+        ]
 
     async def _answers_to(self, invocations: Sequence[Invocation], tails: LogTails | None) -> list[Answer]:
         """Run `invocations` together, and return head and body of each answer. `tails` collects the log tails."""
@@ -283,7 +311,8 @@ class Environment:
             self._deadline.end()
             self._answer, self._answers = None, []  # an idle environment keeps no answer in memory
             self.busy_since = None
-            self._end_stream()
+            if self._stream is not None:
+                self._end_stream()
         self._output.drain()
         self._mark_idle()
         if tails is not None:
@@ -299,65 +328,16 @@ class Environment:
         if self.ended.is_set():
             raise Ended(self.child.ended.result() if self.child is not None else None)
         for item, invocation in enumerate(invocations):
-            head = self._head(invocation)
+            timeout_s = self.version.function.timeout_s
+            head = invoke_head(invocation, arn=self._arn, timeout_s=timeout_s, stream=self._stream)
             if self._expected > 1:
                 head["item"], head["of"] = item, self._expected
             self._control.send(frames.INVOKE, encode(head), invocation.payload)
-
-    def _head(self, invocation: Invocation) -> dict[str, Any]:
-        """Return the head of an INVOKE frame."""
-        return invoke_head(invocation, arn=self._arn, timeout_s=self.version.function.timeout_s, stream=self._stream)
 
     def _failure(self, invocation: Invocation, status: int | None, begun_s: float) -> Answer:
         """Return the answer for an invocation that began at `begun_s`, and whose process ended with `status`."""
         error_type, message = self._fault or ("Runtime.ExitError", describe_exit(status))
         return failure(invocation.request_id, error_type, message, duration_s=time.monotonic() - begun_s)
-
-    def _result(
-        self,
-        invocation: Invocation,
-        head: ResultHead,
-        body: bytes,
-        tails: LogTails | OwnTail | None,
-        *,
-        init_ms: float | None,
-    ) -> Result:
-        self.duration_ms = head.duration_ms
-        restored = self.restored and not self.waited_for_init
-        start = None if init_ms is None else StartTimes(init_ms, restored, self.billed_restore_ms)
-        outcome = InvocationOutcome(
-            request_id=invocation.request_id,
-            duration_ms=head.duration_ms,
-            memory_mib=math.ceil(head.peak_kib / 1024),
-            status=head.status,
-            error_type=head.error_type,
-            message=head.message,
-            start=start,
-            batch_size=None if self.version.function.batch is None else self._expected,
-        )
-        content_type = head.type
-        if content_type is not None and invocation.asynchronous:
-            # Records for destinations are JSON, so the text becomes a JSON string.
-            body, content_type = encode(body.decode("utf-8", "replace")), None
-        result = Result(
-            payload=body,
-            function_error="Unhandled" if head.failed else None,
-            executed_version=self.version.number,
-            start_kind=StartKind.WARM if init_ms is None else self.kind,
-            duration_ms=outcome.duration_ms,
-            init_ms=init_ms,
-            prepare_ms=self.prepare_ms,
-            log_tail=b"" if tails is None else tails.finish(invocation, lambda: self.log.done(outcome)),
-            content_type=content_type,
-            batch_size=self._expected,
-        )
-        if tails is None:
-            try:
-                if invocation.on_result is not None:
-                    invocation.on_result(result)
-            finally:
-                self.log.done(outcome)
-        return result
 
     def _on_frame(self, kind: int, head: Any, body: bytes) -> None:
         if kind == frames.RESULT and self._answer is not None:

@@ -53,6 +53,7 @@ class ReadyHead(msgspec.Struct):
             of mode ``bare``, which is started without a base, only to compare the two states. None: another process.
         after_init: the process's state after init, if the platform wanted to compare it; else None.
         packages: the report of a process of a package base; None: another process.
+        closes: whether the process wants to run an application's shutdown when its channel ends.
     """
 
     init_ms: _Milliseconds = 0.0
@@ -66,6 +67,7 @@ class ReadyHead(msgspec.Struct):
     before_init: dict[str, Any] | None = None
     after_init: dict[str, Any] | None = None
     packages: PackagesHead | None = None
+    closes: bool = False
 
 
 class _Typed(msgspec.Struct, rename={"error_type": "errorType"}):

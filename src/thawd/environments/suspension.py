@@ -26,9 +26,9 @@ IDLE_S = 0.02
 """Time between two looks at the idle environments, seconds. An environment is stopped half to one and a half times this
 after its answer, or later if its extensions still work."""
 
-# Processes outside an environment's group are searched for at most this many times. A search can miss a child that is
-# forked during the search, so it is repeated until it finds no new process.
-_LOOKS = 3
+# A search for processes outside an environment's group can miss a child that is forked during the search, so it is
+# repeated until it finds no new process: this many times at once, and again after `IDLE_S`.
+_SEARCHES = 3
 
 
 class Suspendable(Protocol):
@@ -64,6 +64,7 @@ class Suspender:
         self._children = children
         self._idle: dict[Suspendable, float] = {}
         self._stopped: dict[Suspendable, list[int]] = {}
+        self._searched: dict[Suspendable, list[int]] = {}  # those of `_stopped` whose processes may not all be found
         self._timer: asyncio.TimerHandle | None = None
 
     def idle(self, environment: Suspendable) -> None:
@@ -75,6 +76,7 @@ class Suspender:
     def busy(self, environment: Suspendable) -> None:
         """Let the environment run, because it is about to get an invocation or to be ended."""
         self._idle.pop(environment, None)
+        self._searched.pop(environment, None)
         outsiders = self._stopped.pop(environment, None)
         if outsiders is not None and environment.child is not None:
             for group in (environment.child.pid, *environment.extension_groups):
@@ -85,6 +87,7 @@ class Suspender:
     def forget(self, environment: Suspendable) -> None:
         """Drop an environment that has ended."""
         self._idle.pop(environment, None)
+        self._searched.pop(environment, None)
         self._stopped.pop(environment, None)
 
     def _look(self) -> None:
@@ -97,29 +100,33 @@ class Suspender:
                 del self._idle[environment]
                 due.append(environment)
         self._stop(due)
-        if self._idle:
+        self._stop_outsiders()
+        if self._idle or self._searched:
             self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._look)
 
     def _stop(self, environments: Iterable[Suspendable]) -> None:
-        stopping: dict[str, tuple[Child, list[int]]] = {}
         for environment in environments:
             child = environment.child
             if child is None or child.ended.done() or environment.dying:
                 continue
-            outsiders = self._stopped[environment] = []
-            stopping[environment.identifier] = child, outsiders
+            self._searched[environment] = self._stopped[environment] = []
             # SIGSTOP never stops a fork half-way: the kernel restarts a fork when a signal arrives during it.
             for group in (child.pid, *environment.extension_groups):
                 _signal_group(group, signal.SIGSTOP)
-        for _ in range(_LOOKS):
-            orphans = _orphans_by_owner(self._children.orphans()) if stopping else {}
-            for identifier, (child, outsiders) in list(stopping.items()):
-                found = [pid for pid in _outsiders(child.pid, orphans.get(identifier, [])) if pid not in outsiders]
+
+    def _stop_outsiders(self) -> None:
+        """Stop the processes outside the groups of the environments that are stopped."""
+        for _ in range(_SEARCHES):
+            orphans = _orphans_by_owner(self._children.orphans()) if self._searched else {}
+            for environment, outsiders in list(self._searched.items()):
+                assert environment.child is not None
+                family = _outsiders(environment.child.pid, orphans.get(environment.identifier, []))
+                found = [pid for pid in family if pid not in outsiders]
                 for pid in found:
                     _signal(pid, signal.SIGSTOP)
                 outsiders.extend(found)
                 if not found:
-                    del stopping[identifier]
+                    del self._searched[environment]
 
 
 def _orphans_by_owner(orphans: list[int]) -> dict[str | None, list[int]]:

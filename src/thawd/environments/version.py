@@ -15,6 +15,7 @@ import msgspec
 from thawd import __file__ as package_file
 from thawd.environments import boto3_for_functions
 from thawd.environments.runtime_programs import Program
+from thawd.environments.trace_variables import TraceTargets, trace_variables
 from thawd.resources import LATEST, MEMORY_MB_PER_VCPU, REGION, Function
 from thawd.snapshot.disk.places import RUNTIME, TASK, Places
 from thawd.snapshot.disk.root_mounts import PACKAGE, RootMounts
@@ -80,6 +81,7 @@ class Version:
         root: the root of its processes, if it is a container image; `python` and the program are then paths in it,
             while `code` is a path of the machine. None: the processes see the machine's files.
         image_digest: digest of that image's manifest; empty without an image.
+        debugged: whether a debugger can stop its processes (`thawd.environments.debugging`).
     """
 
     function: Function
@@ -95,6 +97,7 @@ class Version:
     why_real: str = ""
     root: RootMounts | None = None
     image_digest: str = ""
+    debugged: bool = False
 
     @property
     def working_folder(self) -> str:
@@ -143,6 +146,7 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
     layers: Sequence[Path] = (),
     aws: Mapping[str, str] | None = None,
     places: Places | None = None,
+    traces: TraceTargets | None = None,
 ) -> dict[str, str]:
     """Environment variables of a function's processes, without those of `variables_of_environment`.
 
@@ -157,6 +161,7 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         layers: folders of its layers, in order; if two layers have the same file, the file of the later one is used.
         aws: endpoint and credentials for AWS's SDKs; None: only what the function's own variables contain.
         places: what its processes see at Lambda's paths; None: they see the real paths.
+        traces: where it sends what it traces; None: nothing is traced.
 
     Values that many functions have in common are interned, so that the functions share them.
 
@@ -176,6 +181,8 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         # because thawd promises that no data leaves the machine.
         "ORT_DISABLE_TELEMETRY": "1",
     }
+    if traces is not None:
+        defaults |= trace_variables(traces, function=function.name, own=function.environment)
     reserved = {
         "_HANDLER": function.handler,
         "AWS_EXECUTION_ENV": sys.intern(f"AWS_Lambda_python{'.'.join(python_version.split('.')[:2])}"),

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 import msgspec
@@ -48,15 +48,21 @@ from thawd.gateway.logs.endpoint import LogsApi, is_emulated, is_logs_request
 from thawd.gateway.metrics.endpoint import MetricsApi, is_metrics_request
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
+from thawd.gateway.thawd_api.cluster import PREFIX as CLUSTER_PREFIX
+from thawd.gateway.thawd_api.cluster import ClusterApi
+from thawd.gateway.thawd_api.invocations import InvocationsApi
+from thawd.gateway.thawd_api.probes import PROBES, answer_probe
 from thawd.gateway.thawd_api.queue import QueueApi
 from thawd.gateway.thawd_api.sources import PREFIX as SOURCES_PREFIX
 from thawd.gateway.thawd_api.sources import SourcesApi
 from thawd.invocation import new_request_id
 from thawd.resources import Cors
 from thawd.system.inline import in_task
+from thawd.telemetry.exposition import negotiated
 
 _PAGES = ("/metrics", "/_thawd/status")
 _TABLES = "/_thawd/tables/"
+_OPEN = (CODE_PREFIX, "/_thawd")
 _INVOKING = (InvokeApi.prefix, InvokeStreamApi.prefix, InvokeAsyncApi.prefix)
 
 
@@ -72,12 +78,14 @@ class GatewayParts:
         cloudwatch: the CloudWatch metrics API; None: it is not served.
         status: makes the document for ``/_thawd/status``.
         count_table: returns the number of items in a table, by the table's name.
-        metrics: makes the text for ``/metrics``.
+        readiness: says whether the server is ready (`thawd.gateway.thawd_api.probes`).
+        metrics: makes the answer for ``/metrics`` in a format of `thawd.telemetry.exposition`.
         control: the control plane of the Lambda API.
         key: the key that clients must send; None: they need no key, and the server listens on loopback only.
         urls: serves function URLs; each URL's own settings decide who may call it.
         invoke_stream: InvokeWithResponseStream.
         sources: thawd's own operations on event sources.
+        cluster: thawd's own operations on this machine of a cluster; None: machines do not find each other.
         aws: passes requests for other AWS services on to the emulator; None without ``--aws``.
         apis: serves requests to the emulator's APIs; None without ``--aws``.
         gate: checks the signatures of requests to the Lambda API, the Logs API and `queue`; None: these requests need
@@ -85,6 +93,8 @@ class GatewayParts:
         hosts: the host names that a request's ``Host`` may have; None: every name is accepted, because a key protects
             the server.
         queue: the operators' API for the queue of asynchronous events and for dead letters.
+        invocations: serves recorded invocations.
+        window: serves thawd's pages for people, and checks by itself who may see them; None: there are none.
     """
 
     invoke: InvokeApi
@@ -93,7 +103,8 @@ class GatewayParts:
     logs: LogsApi
     status: Callable[[], Awaitable[Mapping[str, Any]]]
     count_table: Callable[[str], Awaitable[int]]
-    metrics: Callable[[], Awaitable[bytes]]
+    metrics: Callable[[str], Awaitable[bytes]]
+    readiness: Callable[[], str]
     control: ControlApi
     key: str | None
     urls: FunctionUrlApi | None = None
@@ -103,9 +114,22 @@ class GatewayParts:
     aws: AwsProxy | None = None
     apis: EmulatedApis | None = None
     sources: SourcesApi | None = None
+    cluster: ClusterApi | None = None
     gate: Gate | None = None
     queue: QueueApi | None = None
     hosts: Hosts | None = None
+    invocations: InvocationsApi | None = None
+    window: Pages | None = None
+
+
+class Pages(Protocol):
+    """Pages for people, which check by themselves who may see them."""
+
+    def claims(self, scope: Scope) -> bool:
+        """Whether a request is for one of the pages."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
 
 
 class Application:
@@ -113,12 +137,14 @@ class Application:
 
     Attributes:
         begins_inline: a request begins without a task (`thawd.system.inline`); what needs one awaits `in_task` first.
+        on_unserved: called with a request for which nothing is served, and the status and the reason of its answer.
     """
 
     begins_inline = True
 
     def __init__(self, parts: GatewayParts) -> None:
         self.parts = parts
+        self.on_unserved: Callable[[Scope, int, str], None] = lambda scope, status, reason: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; the arguments are ASGI's."""
@@ -158,9 +184,7 @@ class Application:
             await in_task()
             await parts.urls(scope, receive, send, identifier=addressed)
             return
-        if path.startswith(CODE_PREFIX):
-            await in_task()
-            await parts.control.code(scope, send)  # the link itself is signed, so no key is needed
+        if path.startswith(_OPEN) and await self._without_key(scope, receive, send):
             return
         if parts.gate is not None or scope["method"] == "OPTIONS":
             admitted = await self._admit(scope, receive, send)
@@ -176,6 +200,22 @@ class Application:
             await api(scope, receive, send)
         else:
             await self._route_or_object(scope, receive, send)
+
+    async def _without_key(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Serve a request that needs no key here, because what serves it checks it. Return whether it is one."""
+        parts = self.parts
+        path: str = scope["path"]
+        if path in PROBES:
+            await answer_probe(scope, send, readiness=parts.readiness)
+        elif path.startswith(CODE_PREFIX):
+            await in_task()
+            await parts.control.code(scope, send)  # the link itself is signed
+        elif parts.window is not None and parts.window.claims(scope):
+            await in_task()
+            await parts.window(scope, receive, send)
+        else:
+            return False
+        return True
 
     def _api_of(self, scope: Scope, path: str) -> Callable[[Scope, Receive, Send], Awaitable[None]] | None:
         """What serves a request that is neither for Invoke nor for a route; None: that depends on the routes."""
@@ -235,10 +275,11 @@ class Application:
         return shared is not None and allows(shared, origin)
 
     def _is_api(self, scope: Scope) -> bool:
-        """Whether `gate` checks the request: whether it is for the Lambda API, the Logs API or thawd's queue API."""
+        """Whether `gate` checks the request: whether it is for the Lambda API, the Logs API, the queue or records."""
         path: str = scope["path"]
-        if self.parts.queue is not None and self.parts.queue.claims(path):
-            return True
+        for own in (self.parts.queue, self.parts.invocations):
+            if own is not None and own.claims(path):
+                return True
         is_lambda = path.startswith(_INVOKING) or self.parts.control.claims(path)
         return is_lambda or is_logs_request(scope) or is_metrics_request(scope)
 
@@ -273,13 +314,16 @@ class Application:
             await refuse_unserved(scope, send, service)
         elif allowed := parts.routes.table.methods(raw_path):
             allow = (b"allow", ", ".join(allowed).encode())
-            body = msgspec.json.encode({"message": f"Method Not Allowed; this path accepts {', '.join(allowed)}"})
+            reason = f"Method Not Allowed; this path accepts {', '.join(allowed)}"
+            self.on_unserved(scope, 405, reason)
+            body = msgspec.json.encode({"message": reason})
             await respond(send, 405, [(b"content-type", b"application/json"), allow], body)
         else:
             # AWS's SDKs know ResourceNotFoundException, so they show its message. They fail to parse other bodies.
             error = ResourceNotFoundException(
                 f"Nothing is served at {scope['path']}; the output of `thawd up` lists what is served."
             )
+            self.on_unserved(scope, 404, "nothing is served at this path")
             await respond_error(send, error, request_id=new_request_id())
 
     async def _own_page(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -288,20 +332,27 @@ class Application:
             if scope["method"] not in READING and (path in _PAGES or path.startswith(_TABLES)):
                 raise MethodNotAllowedException(f"{path} accepts GET, not {scope['method']}", allowed=READING)
             if path == "/metrics":
-                await respond(send, 200, [(b"content-type", b"text/plain; version=0.0.4")], await self.parts.metrics())
+                content_type = negotiated(header(scope, b"accept"))
+                body = await self.parts.metrics(content_type)
+                await respond(send, 200, [(b"content-type", content_type.encode()), (b"vary", b"accept")], body)
             elif self.parts.queue is not None and self.parts.queue.claims(path):
                 await self.parts.queue(scope, receive, send)
+            elif self.parts.invocations is not None and self.parts.invocations.claims(path):
+                await self.parts.invocations(scope, send)
             elif path == "/_thawd/status":
                 await respond_json(send, 200, await self.parts.status())
             elif self.parts.sources is not None and (path + "/").startswith(SOURCES_PREFIX + "/"):
                 await self.parts.sources(scope, send)
+            elif self.parts.cluster is not None and path.startswith(CLUSTER_PREFIX + "/"):
+                await self.parts.cluster(scope, send)
             elif path.startswith(_TABLES):
                 name = unquote(path.removeprefix(_TABLES))
                 await respond_json(send, 200, {"name": name, "count": await self.parts.count_table(name)})
             else:
                 raise ResourceNotFoundException(
-                    f"There is no page {path}; thawd's own pages are /metrics, and status, queue, dead, sources and "
-                    "tables/NAME under /_thawd/"
+                    f"There is no page {path}; thawd's own pages are /metrics, and status, health, ready, queue, dead, "
+                    "sources, invocations and tables/NAME under /_thawd/. Pages for people are served to "
+                    "browsers, which send Accept: text/html"
                 )
         except ClientGoneError:
             return

@@ -88,15 +88,20 @@ def _origin_headers(cors: Cors, origin: str) -> Headers:
 def answer_headers(cors: Cors, origin: str, headers: Headers) -> Headers:
     """The headers of an answer to a page of `origin`: `headers`, with their CORS headers replaced by those of `cors`.
 
-    If `cors` does not allow `origin`, the answer has no CORS headers.
+    If `cors` does not allow `origin`, the answer has no CORS headers. ``Vary: Origin`` is not added to one that has it.
     """
     kept = [(name, value) for name, value in headers if not name.lower().startswith(_PREFIX)]
     if not allows(cors, origin):
         return kept
-    kept += _origin_headers(cors, origin)
+    already = {name for name, value in kept if name.lower() == b"vary" and b"origin" in _words(value)}
+    kept += [(name, value) for name, value in _origin_headers(cors, origin) if not (already and name == b"vary")]
     if cors.expose_headers:
         kept.append((b"access-control-expose-headers", ",".join(cors.expose_headers).encode("latin-1", "replace")))
     return kept
+
+
+def _words(value: bytes) -> set[bytes]:
+    return {word.strip().lower() for word in value.split(b",")}
 
 
 def adding(send: Send, cors: Cors | None, scope: Scope) -> Send:

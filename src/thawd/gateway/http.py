@@ -23,6 +23,7 @@ from thawd.errors import (
     ThawdError,
     TooManyRequestsException,
 )
+from thawd.grammar import trace_headers
 from thawd.invocation import new_trace_header
 
 Scope = MutableMapping[str, Any]
@@ -60,6 +61,8 @@ _WITHOUT_TYPE = frozenset(
 )
 
 _BY_NAME = "thawd.headers"  # under this key of a scope, `header` stores a dict of the headers by name
+ARRIVED = "thawd.arrived_s"
+"""Key of a scope: when the request's head arrived, ``time.monotonic()`` seconds. Only thawd's own server sets it."""
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 READING = ("GET", "HEAD")
 """The methods of requests that only read one of thawd's own pages."""
@@ -101,8 +104,13 @@ def raw_path_of(scope: Scope) -> str:
 
 
 def trace_of(scope: Scope) -> str:
-    """The value of a request's ``X-Amzn-Trace-Id`` header; a new value if the request has no such header."""
-    return (header(scope, b"x-amzn-trace-id") or b"").decode("latin-1") or new_trace_header()
+    """The X-Ray trace header of a request, from its ``X-Amzn-Trace-Id`` and ``traceparent``; a new one without them."""
+    by_name = headers_by_name(scope)
+    own = by_name.get(b"x-amzn-trace-id", b"").decode("latin-1")
+    traceparent = by_name.get(b"traceparent")
+    if traceparent is not None:
+        own = trace_headers.joined(own, traceparent.decode("latin-1"))
+    return own or new_trace_header()
 
 
 class _Incomplete:

@@ -14,6 +14,7 @@ import functools
 import re
 import zlib
 
+from thawd.errors import RecursiveInvocationException
 from thawd.invocation import new_trace_header
 
 MAX_INVOCATIONS = 16
@@ -71,3 +72,11 @@ def _parse(header: str) -> tuple[int, dict[str, int]]:
 @functools.lru_cache(4096)
 def _hash(function: str) -> str:
     return f"{zlib.crc32(function.encode()):08x}"
+
+
+def loop_error() -> RecursiveInvocationException:
+    """Return the error with which a chain of invocations ends that has invoked a function too often; Lambda's words."""
+    return RecursiveInvocationException(
+        "Lambda has detected your function being invoked in a recursive loop with other Amazon Web Services "
+        "resources and stopped your function's invocation."
+    )

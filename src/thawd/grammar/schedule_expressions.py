@@ -144,12 +144,13 @@ class _Days:
         return frozenset(days)
 
 
-def parse(expression: str, *, zone: ZoneInfo) -> ScheduleExpression:
+def parse(expression: str, *, zone: ZoneInfo, any_unit: bool = False) -> ScheduleExpression:
     """Parse a schedule expression.
 
     Args:
         expression: ``rate(5 minutes)``, ``cron(0 12 * * ? *)`` or ``at(2026-12-01T09:00:00)``.
         zone: time zone of ``cron`` and ``at``.
+        any_unit: whether a rate may also be ``rate(5 minute)`` or ``rate(1 minutes)``.
 
     Raises:
         ScheduleError: the text is not a schedule expression.
@@ -158,12 +159,14 @@ def parse(expression: str, *, zone: ZoneInfo) -> ScheduleExpression:
     if match is None:
         raise ScheduleError('it must be "rate(…)", "cron(…)" or "at(…)"')
     kind, inner = match.groups()
-    return {"rate": _rate, "cron": _cron, "at": _at}[kind](inner, zone)
+    if kind == "rate":
+        return _rate(inner, any_unit=any_unit)
+    return {"cron": _cron, "at": _at}[kind](inner, zone)
 
 
-def _rate(inner: str, zone: ZoneInfo) -> ScheduleExpression:
+def _rate(inner: str, *, any_unit: bool) -> ScheduleExpression:
     match = _RATE.fullmatch(inner)
-    if match is None or (match[1] == "1") is bool(match[3]):
+    if match is None or (not any_unit and (match[1] == "1") is bool(match[3])):
         raise ScheduleError('a rate must be like "1 minute", "5 minutes", "1 hour", "2 hours", "1 day" or "3 days"')
     period_s = int(match[1]) * _UNITS_S[match[2]]
     if period_s > _LONGEST_RATE_S:

@@ -70,7 +70,7 @@ def decompressed(file: IO[bytes], what: str) -> Iterator[LayerStream]:
         try:
             import zstandard
         except ImportError:
-            raise ImageError(f"{what} is compressed with zstd: install thawd[images], which reads it") from None
+            raise ImageError(f"{what} is compressed with zstd: pip install 'thawd[images]'") from None
         with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False) as reader:
             yield LayerStream(reader, what)
     else:

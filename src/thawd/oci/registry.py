@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from thawd.errors import ImageError, RegistryError
 from thawd.oci import credentials, documents
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import httpx
 
 _ATTEMPTS = 5
+_TAGS_PAGE = 1000
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _TIMEOUT_S = 60.0
@@ -62,7 +63,7 @@ class Registry:
         try:
             import httpx
         except ImportError:
-            raise ImageError("images from registries need httpx: install thawd[images]") from None
+            raise ImageError("images from registries need httpx: pip install 'thawd[images]'") from None
         self._name = reference.registry
         self._repository = reference.repository
         self._pause = pause
@@ -71,7 +72,8 @@ class Registry:
             self._credentials, self._hint = credentials.find(reference.registry, environ)
         host = "registry-1.docker.io" if reference.registry == DOCKER else reference.registry
         self._base = f"{'http' if _is_loopback(host) else 'https'}://{host}/v2/{reference.repository}/"
-        self._authorization: dict[str, str] = {}
+        # By scope: of several threads, one may sign in to read while another one signs in to write.
+        self._authorizations: dict[str, dict[str, str]] = {}
         self._errors: tuple[type[Exception], ...] = (httpx.TransportError, httpx.DecodingError)
         self._client = httpx.Client(timeout=_TIMEOUT_S, follow_redirects=False, headers={"User-Agent": "thawd"})
 
@@ -92,16 +94,56 @@ class Registry:
             ImageError: there is none, or it has another digest (HTTP 400).
             RegistryError: the registry refused or failed (HTTP 502).
         """
-        with self._answer("GET", f"manifests/{wanted}", headers={"Accept": _ACCEPT}) as answer:
-            if answer.status_code == 404:
-                raise ImageError(f"{self._name} has no image {self._repository} with the tag or digest {wanted}")
-            self._expect(answer, 200)
-            content = _limited(answer, self._name)
-            declared = answer.headers.get("Content-Type", "").partition(";")[0].strip()
+        found_one = self.find_manifest(wanted)
+        if found_one is None:
+            raise ImageError(f"{self._name} has no image {self._repository} with the tag or digest {wanted}")
+        content, declared = found_one
         found = documents.digest_of(content)
         if wanted.startswith("sha256:") and found != wanted:
             raise ImageError(f"{self._name} answers for {wanted} with other content ({found}); it is not used")
         return content, documents.media_type_of(content, declared, f"{self._name}/{self._repository}")
+
+    def find_manifest(self, wanted: str) -> tuple[bytes, str] | None:
+        """Fetch a manifest or index as it is, with the media type that the registry declares; None: there is none.
+
+        Raises RegistryError if the registry refused or failed (HTTP 502).
+        """
+        with self._answer("GET", f"manifests/{wanted}", headers={"Accept": _ACCEPT}) as answer:
+            if answer.status_code == 404:
+                return None
+            self._expect(answer, 200)
+            return _limited(answer, self._name), answer.headers.get("Content-Type", "").partition(";")[0].strip()
+
+    def tags(self) -> Iterator[str]:
+        """Yield the tags of the repository; none if there is no such repository. Raises RegistryError."""
+        path: str | None = f"tags/list?n={_TAGS_PAGE}"
+        ends: set[str] = set()
+        while path is not None:
+            with self._answer("GET", path, headers={}) as answer:
+                if answer.status_code == 404:
+                    return
+                self._expect(answer, 200)
+                content, link = _limited(answer, self._name), answer.headers.get("Link", "")
+            try:
+                found = json.loads(content).get("tags") or []
+            except (ValueError, AttributeError, RecursionError):
+                raise RegistryError(f"{self._name} sends a list of tags that cannot be parsed") from None
+            tags = [tag for tag in found if isinstance(tag, str)]
+            if tags and tags[-1] in ends:
+                raise RegistryError(f"{self._name} sends the same page of tags again and again")
+            ends.update(tags[-1:])
+            yield from tags
+            # Only the name of the last tag is taken from the link: it may lead anywhere.
+            path = f"tags/list?n={_TAGS_PAGE}&last={quote(tags[-1], safe='')}" if tags and "next" in link else None
+
+    def remove_manifest(self, digest: str) -> bool:
+        """Remove a manifest. Returns False if the registry allows no deletion. Raises RegistryError."""
+        with self._answer("DELETE", f"manifests/{digest}", headers={}, scope="pull,push,delete") as answer:
+            if answer.status_code == 405:
+                return False
+            if answer.status_code != 404:
+                self._expect(answer, 202)
+            return True
 
     def blob(self, digest: str) -> _Blob:
         """Open a blob for reading. It can be read several times. The store verifies the content."""
@@ -123,18 +165,28 @@ class Registry:
         """
         if self.has(f"blobs/{digest}"):
             return
+
+        def content() -> Iterator[bytes]:
+            with blobs.open(digest) as file:
+                yield from chunks_of(file)
+
+        self._upload(digest, blobs.path(digest).stat().st_size, content)
+
+    def push_content(self, content: bytes) -> str:
+        """Upload a blob, whether or not the repository has it, and return its digest. Raises RegistryError."""
+        digest = documents.digest_of(content)
+        self._upload(digest, len(content), lambda: iter([content]))
+        return digest
+
+    def _upload(self, digest: str, size: int, content: Callable[[], Iterator[bytes]]) -> None:
         for attempt in range(_ATTEMPTS):
             with self._answer("POST", "blobs/uploads/", headers={"Content-Length": "0"}, scope="pull,push") as answer:
                 self._expect(answer, 202)
                 place = self._place(str(answer.url), answer.headers.get("Location", ""))
-            size = blobs.path(digest).stat().st_size
             headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
             target = f"{place}{'&' if '?' in place else '?'}digest={digest}"
             try:
-                with (
-                    blobs.open(digest) as file,
-                    self._once("PUT", target, headers=headers, content=chunks_of(file)) as answer,
-                ):
+                with self._once("PUT", target, "pull,push", headers=headers, content=content()) as answer:
                     if answer.status_code not in _PASSING or attempt == _ATTEMPTS - 1:
                         self._expect(answer, 201)
                         return
@@ -157,7 +209,7 @@ class Registry:
         for attempt in range(_ATTEMPTS):
             pause_s = _pause_s(attempt, None)
             try:
-                answer = self._followed(method, self._base + path, headers, content)
+                answer = self._followed(method, self._base + path, scope, headers, content)
             except self._errors as error:
                 if attempt == _ATTEMPTS - 1:
                     raise RegistryError(f"{self._name} cannot be reached: {_words(error)}") from None
@@ -176,10 +228,10 @@ class Registry:
             self._pause(pause_s)
         raise RegistryError(f"{self._name} refuses to sign in")
 
-    def _followed(self, method: str, url: str, headers: dict[str, str], content: bytes | None) -> _Answer:
+    def _followed(self, method: str, url: str, scope: str, headers: dict[str, str], content: bytes | None) -> _Answer:
         """Send a request and follow its redirects. Credentials are for the registry's own origin."""
         for _ in range(5):
-            answer = self._once(method, url, headers=headers, content=content)
+            answer = self._once(method, url, scope, headers=headers, content=content)
             if answer.response.status_code not in (301, 302, 303, 307, 308) or method not in ("GET", "HEAD"):
                 return answer
             location = answer.response.headers.get("Location", "")
@@ -187,8 +239,8 @@ class Registry:
             url = self._place(url, location)
         raise RegistryError(f"{self._name} redirects again and again")
 
-    def _once(self, method: str, url: str, *, headers: dict[str, str], content: Any = None) -> _Answer:
-        own = self._authorization if _origin(url) == _origin(self._base) else {}
+    def _once(self, method: str, url: str, scope: str, *, headers: dict[str, str], content: Any = None) -> _Answer:
+        own = self._authorizations.get(scope, {}) if _origin(url) == _origin(self._base) else {}
         request = self._client.build_request(method, url, headers={**headers, **own}, content=content)
         return _Answer(self._client.send(request, stream=True))
 
@@ -227,9 +279,9 @@ class Registry:
         if scheme.lower() == "basic":
             if found is None:
                 raise RegistryError(f"{self._name} requires a password: {self._hint}")
-            self._authorization = {"Authorization": _basic(found)}
+            self._authorizations[scope] = {"Authorization": _basic(found)}
         elif scheme.lower() == "bearer" and "realm" in fields:
-            self._authorization = {"Authorization": f"Bearer {self._token(fields, scope)}"}
+            self._authorizations[scope] = {"Authorization": f"Bearer {self._token(fields, scope)}"}
         else:
             raise RegistryError(
                 f"{self._name} requires a way to sign in that thawd does not have: {scheme or 'none named'}"

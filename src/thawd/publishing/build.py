@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from thawd.environments.debugging import VARIABLE, WHY_COLD, Debugging, held
 from thawd.environments.runtime_programs import (
     NODE_FOLDER,
     WRAPPER,
@@ -28,6 +29,7 @@ from thawd.environments.runtime_programs import (
     runs_a_program,
     variables_of_program,
 )
+from thawd.environments.trace_variables import TraceTargets
 from thawd.environments.version import RUNTIME_FOLDER, Variables, Version, api_command, variables_of
 from thawd.errors import EnvironmentBuildError, StoreError
 from thawd.oci.image_store import Images
@@ -142,7 +144,9 @@ class Builder:
             example an installer. Inside it, thawd does not kill processes without an owner, because they may be such
             programs.
         aws: endpoint and credentials for AWS SDKs in functions.
+        traces: where functions send what they trace; None: nothing is traced.
         images: builds the versions of functions with container images.
+        debugging: the functions that a debugger can stop; None: there are none.
         why_real: why a function's processes must see its code and layers at their real paths; None: they need not.
     """
 
@@ -150,6 +154,8 @@ class Builder:
         self.runtimes: Mapping[str, str] = {}
         self.spare_own_programs: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         self.aws: Mapping[str, str] = {}
+        self.traces: TraceTargets | None = None
+        self.debugging: Debugging | None = None
         self.why_real: WhyReal = lambda function, places, needed: "this server does not mount folders"
         self._packages = PackageStore(data / "packages")
         self.images = ContainerImages(Images(data / "images"), data, environ=own)
@@ -188,7 +194,10 @@ class Builder:
         package = release.package
         if package is None:
             package = (await asyncio.to_thread(self._packages.publish, function.code, exclude=context.not_code)).path
-        places, why_real = await self._places(function, package, release.layers)
+        if self._is_debugged(function, release):
+            places, why_real = None, WHY_COLD
+        else:
+            places, why_real = await self._places(function, package, release.layers)
         executable = await self._executable(function, interpreter, release, package, places, context.folder)
         if places is not None and (why_real := self.why_real(function, places, executable.needed) or ""):
             places = None
@@ -203,6 +212,7 @@ class Builder:
             layers=release.layers,
             aws=self.aws,
             places=places,
+            traces=self.traces,
         )
         code = variables["THAWD_CODE"]  # the same object, which takes no further memory
         if executable.program is not None:
@@ -222,7 +232,34 @@ class Builder:
             places=places,
             why_real=why_real,
         )
+        if self._is_debugged(function, release):
+            version = await self._debugged(version)
         return last if last == version else replace(version, generation=next(self._generations))
+
+    def _is_debugged(self, function: Function, release: Release) -> bool:
+        return self.debugging is not None and function.name in self.debugging.ports and release.number == LATEST
+
+    async def _debugged(self, version: Version) -> Version:
+        """Return the version with what a debugger needs: the user's own files, and no time limits.
+
+        Raises:
+            EnvironmentBuildError: it does not run in thawd's own Python runtime, or no debugger could stop it.
+        """
+        function, debugging = version.function, self.debugging
+        assert debugging is not None
+        if version.program is not None:
+            raise EnvironmentBuildError(
+                f"functions.{function.name}: --debug works for functions of thawd's Python runtime only. For Node, set "
+                'the environment variable NODE_OPTIONS = "--inspect=127.0.0.1:9229".'
+            )
+        package = version.task_root
+        text = await asyncio.to_thread(debugging.variable, function, version.python, package=package)
+        if (why := debugging.why_nothing_stops(text)) is not None:
+            raise EnvironmentBuildError(f"functions.{function.name}: {why}")
+        folder = str(function.code if function.code.is_dir() else package)
+        shown = {"LAMBDA_TASK_ROOT": folder, "PWD": folder, VARIABLE: text}
+        variables = Variables({**version.variables, **shown})
+        return replace(version, function=held(function), variables=variables, debugged=True)
 
     async def _of_image(
         self, function: Function, release: Release, context: BuildContext, last: Version | None, progress: Progress
@@ -233,7 +270,12 @@ class Builder:
             EnvironmentBuildError: the image cannot run here.
             ImageError: there is no such image, or it is broken.
         """
-        wanted = ImageBuild(function, release.number, context.folder, context.buckets, self.aws)
+        if self._is_debugged(function, release):
+            raise EnvironmentBuildError(
+                f"functions.{function.name}: --debug works for functions with a folder of code; container images "
+                "have a debugger of their own, or none"
+            )
+        wanted = ImageBuild(function, release.number, context.folder, context.buckets, self.aws, self.traces)
         with self.spare_own_programs():
             version = await asyncio.to_thread(self.images.build, wanted, on_line=progress)
         if last is not None and replace(version, generation=last.generation) == last:
@@ -303,6 +345,7 @@ class Builder:
                     on_line=progress,
                     environ=self._own,
                     uv=find_uv(),
+                    function=function.name,
                 )
             except EnvironmentBuildError as error:
                 raise EnvironmentBuildError(f"functions.{function.name}: {error.message}") from error

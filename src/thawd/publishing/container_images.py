@@ -21,6 +21,7 @@ from thawd import __file__ as package_file
 from thawd.environments import boto3_for_functions
 from thawd.environments.entry_points import EntryPoint, entry_point_of, extensions_of
 from thawd.environments.runtime_programs import Program
+from thawd.environments.trace_variables import TraceTargets
 from thawd.environments.version import SITE, Variables, Version, variables_of
 from thawd.errors import EnvironmentBuildError, ImageError
 from thawd.oci.image_lookup import obtain
@@ -57,6 +58,7 @@ class ImageBuild:
         folder: the folder of ``thawd.toml``, where relative paths begin.
         buckets: declared buckets, for ``thawd.bucket``.
         aws: endpoint and credentials for AWS's SDKs.
+        traces: where the function sends what it traces; None: nothing is traced.
     """
 
     function: Function
@@ -64,6 +66,7 @@ class ImageBuild:
     folder: Path
     buckets: Mapping[str, Bucket]
     aws: Mapping[str, str] | None
+    traces: TraceTargets | None = None
 
 
 class ContainerImages:
@@ -219,6 +222,7 @@ class ContainerImages:
             own={},
             number=wanted.number,
             aws=wanted.aws,
+            traces=wanted.traces,
         )
         made["PWD"] = entry.working_folder
         made["LAMBDA_RUNTIME_DIR"] = entry.variables.get("LAMBDA_RUNTIME_DIR", _RUNTIME_FOLDER)

@@ -70,7 +70,7 @@ def find_interpreter(
     return search.first_usable()
 
 
-async def prepare_environment(
+async def prepare_environment(  # noqa: PLR0913
     requirements: Path,
     interpreter: Interpreter,
     root: Path,
@@ -78,6 +78,7 @@ async def prepare_environment(
     on_line: Callable[[str], None],
     environ: Mapping[str, str] | None = None,
     uv: Path | None = None,
+    function: str = "",
 ) -> Path:
     """Return the interpreter of a virtual environment with the packages of a requirements file, making it if missing.
 
@@ -91,6 +92,8 @@ async def prepare_environment(
         on_line: called with each line of progress.
         environ: environment variables for pip and uv; None: those of this process.
         uv: the uv program, which installs if it can; None: pip always installs.
+        function: the function that the virtual environment is for; only such a function uses one that was received with
+            its snapshot. Empty: none.
 
     Returns:
         Path of the virtual environment's interpreter.
@@ -105,7 +108,7 @@ async def prepare_environment(
         label=str(interpreter),
         root=root,
         on_line=on_line,
-        installers=Installers(environ, uv),
+        installers=Installers(environ, uv, function),
     )
     return await installation.ready()
 

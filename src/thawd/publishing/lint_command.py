@@ -65,7 +65,13 @@ async def lint(
     python = interpreter.path
     if function.requirements is not None:
         python = await prepare_environment(
-            function.requirements, interpreter, data / "environments", on_line=progress, environ=own, uv=find_uv()
+            function.requirements,
+            interpreter,
+            data / "environments",
+            on_line=progress,
+            environ=own,
+            uv=find_uv(),
+            function=function.name,
         )
     version_text = ".".join(map(str, interpreter.version))
     variables = variables_of(

@@ -18,17 +18,25 @@ Guarantees:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+import msgspec
+
+from thawd.environments import debugging
 from thawd.environments.init_phase import InitError
+from thawd.environments.user_paths import as_user_knows
 from thawd.environments.version import Version
 from thawd.errors import ResourceNotFoundException, ThawdError, unexpected
+from thawd.invocation import StartKind
 from thawd.publishing.build import BuildContext, Builder, Release
 from thawd.resources import LATEST, Function
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores.uploaded_code import CodeStore
+from thawd.telemetry.console import is_terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,49 @@ class Candidate:
     begin: Callable[[Version], bool] = lambda version: True
 
 
+# An init that takes longer than this, seconds, is reported while it runs; then again, ever more seldom.
+_TELL_AFTER_S = 3.0
+_TELL_AT_LEAST_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class InitRun:
+    """How the init phase of a version ran.
+
+    Attributes:
+        init_ms: how long it took, milliseconds; None: unknown.
+        start: how environments start.
+        snapshot_reused: whether it did not run now, because there was a snapshot of the same version.
+    """
+
+    init_ms: float | None = None
+    start: StartKind = StartKind.COLD
+    snapshot_reused: bool = False
+
+
+def steps_text(steps: Mapping[str, float]) -> str:
+    """Return steps with their durations, for people: ``built 12 ms, init 1.2 s, frozen 80 ms``."""
+    return ", ".join(f"{name} {_duration(taken_s)}" for name, taken_s in steps.items())
+
+
+def _duration(taken_s: float) -> str:
+    return f"{taken_s * 1000:.0f} ms" if taken_s < 1 else f"{taken_s:.1f} s"
+
+
+def _trace(error: InitError, version: Version) -> str:
+    """The traceback in an init error, without the last line, which is the error; empty if there is none."""
+    try:
+        frames = msgspec.json.decode(error.document, type=_ErrorDocument).stackTrace
+    except msgspec.MsgspecError:
+        return ""
+    lines = as_user_knows("".join(frames), version).rstrip("\n").splitlines()
+    return "".join(f"\n{line}" for line in lines)
+
+
+class _ErrorDocument(msgspec.Struct):
+    stackTrace: list[str] = []  # noqa: N815 - Lambda's name
+
+
 class Ending(Enum):
     """How a publication ended."""
 
@@ -77,12 +128,16 @@ class Outcome:
         version: the version that was built; None if the ending is `FAILED` or `GONE`.
         reason: why the init phase failed, or why the version could not be published; otherwise empty.
         replaces: whether another version served when this one was about to be started.
+        steps: how long each step took, seconds, by name, in order.
+        trace: if init failed, the lines of the traceback in the function's own files, each with a line break before it.
     """
 
     ending: Ending
     version: Version | None = None
     reason: str = ""
     replaces: bool = False
+    steps: Mapping[str, float] = field(default_factory=dict)
+    trace: str = ""
 
 
 class Publisher:
@@ -94,6 +149,7 @@ class Publisher:
         code: stores uploaded code.
         context: returns what builds need from the current configuration.
         say: called with lines for the operator about steps that take long.
+        init_of: returns how the init phase of a version ran that has been started.
     """
 
     def __init__(
@@ -104,7 +160,9 @@ class Publisher:
         *,
         context: Callable[[], BuildContext],
         say: Callable[[str], None],
+        init_of: Callable[[Version], InitRun] = lambda version: InitRun(),
     ) -> None:
+        self._init_of = init_of
         self._builder = builder
         self._dispatcher = dispatcher
         self._code = code
@@ -152,7 +210,9 @@ class Publisher:
             ThawdError: the version cannot be built, or no process can be started.
         """
         name, number = candidate.function.name, candidate.number
+        begun_s = time.monotonic()
         version = await self._build(candidate)
+        built_s = time.monotonic()
         if self._published.get((name, number)) is version:
             if not (candidate.retries and self._dispatcher.may_fare_better(version)):
                 restored = self._dispatcher.confirm(version)
@@ -165,13 +225,55 @@ class Publisher:
         replaces = self._dispatcher.entry(name, number).pool is not None
         outcome = Outcome(Ending.SERVES, version, replaces=replaces)
         try:
-            await self._dispatcher.publish(version, keeps_old=candidate.keeps_old)
+            async with self._telling_of_slow_init(version), debugging.announced(version, self._progress(name)):
+                await self._dispatcher.publish(version, keeps_old=candidate.keeps_old)
+            steps = {"built": built_s - begun_s, **self._started_by(version, time.monotonic() - built_s)}
+            outcome = replace(outcome, steps=steps)
         except InitError as error:
-            outcome = Outcome(Ending.INIT_FAILED, version, str(error), replaces)
+            outcome = Outcome(Ending.INIT_FAILED, version, str(error), replaces, trace=_trace(error, version))
             if error.from_outside:
                 return outcome
         self.remember(version)
         return outcome
+
+    @asynccontextmanager
+    async def _telling_of_slow_init(self, version: Version) -> AsyncIterator[None]:
+        """Say, while the ``with`` block runs, that a function is being initialised, if that takes long."""
+        name = version.function.name
+        loop, begun_s = asyncio.get_running_loop(), time.monotonic()
+        timer: asyncio.TimerHandle
+
+        def tell(wait_s: float) -> None:
+            nonlocal timer
+            if is_terminal():
+                self._say(f"  {name}: {self._awaited(version)}; {time.monotonic() - begun_s:.0f} s so far")
+            timer = loop.call_later(wait_s, tell, min(wait_s * 2, _TELL_AT_LEAST_S))
+
+        timer = loop.call_later(_TELL_AFTER_S, tell, _TELL_AFTER_S * 2)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _awaited(self, version: Version) -> str:
+        """Describe what a publication waits for."""
+        name, others = version.function.name, (each for each in self._dispatcher.versions() if each is not version)
+        if any(each.debugged and each.function.name == name for each in others):
+            return "the new code waits for the running invocation, which a debugger may have stopped"
+        return "init runs"
+
+    def _progress(self, name: str) -> Callable[[str], None]:
+        return lambda line: self._say(f"  {name}: {line}")
+
+    def _started_by(self, version: Version, taken_s: float) -> dict[str, float]:
+        """Divide the time from the start of a version until it served into its steps."""
+        run = self._init_of(version)
+        if run.snapshot_reused:
+            return {"earlier snapshot reused": taken_s}
+        if run.init_ms is None:
+            return {"started": taken_s}
+        init_s = min(run.init_ms / 1000, taken_s)
+        return {"init": init_s, "frozen" if run.start == StartKind.THAW else "started": taken_s - init_s}
 
     async def _build(self, candidate: Candidate) -> Version:
         function, number = candidate.function, candidate.number
@@ -184,7 +286,7 @@ class Publisher:
             release,
             context=self._context(),
             last=self._published.get((function.name, number)),
-            progress=lambda line: self._say(f"  {function.name}: {line}"),
+            progress=self._progress(function.name),
         )
 
     def remember(self, version: Version) -> None:

@@ -29,6 +29,8 @@ _KNOWN_TO_UV = {
     *("--no-index", "--no-binary", "--only-binary", "--require-hashes"),
 }
 _HASH = "--hash"
+_USER = re.compile(r"//[^/@]*@")
+_NO_BINARY = re.compile(r"(?:^|\s)--no-binary\b\s*=?\s*(\S*)")
 
 
 class _Line(NamedTuple):
@@ -99,6 +101,38 @@ def names(file: Path) -> Iterator[str]:
             where = where.rpartition("/")[2].partition("-")[0] if where.endswith(_ARCHIVES) else ""
         if (name := _NAME.match(where)) is not None:
             yield name[0]
+
+
+def why_built(file: Path) -> str | None:
+    """Return which line of the file asks for a package that must be built; None: there is no such line.
+
+    Raises:
+        EnvironmentBuildError: `file` cannot be read.
+    """
+    for part in _read(file, seen=set()):
+        if isinstance(part, _Line) and (reason := _why_built(part)) is not None:
+            return reason
+    return None
+
+
+def _why_built(line: _Line) -> str | None:
+    if (found := _NO_BINARY.search(line.text)) is not None and _unquoted(found[1]).strip() != ":none:":
+        return f"it has the option --no-binary {found[1].strip()}"
+    if _REFERENCE.fullmatch(line.text):
+        return None
+    if (editable := _EDITABLE.match(line.text)) is not None:
+        return f"{line.text[editable.end() :]} is to be installed as editable"
+    if line.text.startswith("-"):
+        return None
+    where = re.split(r";\s|\s;|\s--", line.text)[0].strip()
+    if (named := _NAMED.fullmatch(where)) is not None:
+        where = named[1]
+    path = re.split(r"[#?]", where)[0]
+    is_place = "/" in path or path.startswith(".") or path.endswith(_ARCHIVES)
+    if not is_place or path.endswith(".whl"):
+        return None
+    where = _USER.sub("//", where)
+    return f"{where} is {'a source archive' if path.endswith(_ARCHIVES) else 'no wheel'}"
 
 
 def _why_pip(line: _Line) -> str | None:

@@ -3,7 +3,8 @@
 A virtual environment is made once for each combination of requirements (the files' contents), interpreter and platform.
 The first process that needs the virtual environment makes it, and other processes wait. Its marker file is written
 last: a virtual environment without a marker is incomplete and is removed. It is made in its final folder, because
-virtual environments cannot be moved.
+virtual environments cannot be moved. One that was received with the snapshot of a function is for that function;
+other functions get another folder (`thawd.stores.received_folders`).
 
 uv installs the packages if it can, with the settings that the user has made for pip (`thawd.publishing.uv`). If uv
 lacks one of these settings or fails, pip installs them. So a failure is reported with pip's message.
@@ -30,12 +31,15 @@ from pathlib import Path
 from thawd.errors import EnvironmentBuildError
 from thawd.publishing.requirement_files import contents, wants_hashes, why_pip
 from thawd.publishing.uv import uv_settings
+from thawd.stores import received_folders
+from thawd.stores.received_folders import COMPLETE
 
-_MARKER = ".thawd-complete"
 _DISCARDED = ".old-"
 _LOOK_AGAIN_S = 0.1
 _TAIL_LINES = 20
 _LONGEST_LINE_BYTES = 1 << 16
+# Lines of pip about itself and about the user who runs it. If an installation fails, its report contains them.
+_NOISE = ("WARNING: Running pip as", "WARNING: Location ", "WARNING: There was an error checking", "[notice]")
 _PIP_INSTALL = ("--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off")
 _UV_INSTALL = (
     *("pip", "install", "--no-config", "--no-python-downloads", "--no-progress", "--color", "never"),
@@ -57,10 +61,12 @@ class Installers:
     Attributes:
         environ: environment variables for pip and uv; None: those of this process.
         uv: the uv program; None: pip installs.
+        function: the function that the virtual environment is for; empty: none, so no received one is used.
     """
 
     environ: Mapping[str, str] | None = None
     uv: Path | None = None
+    function: str = ""
 
 
 class Installation:
@@ -95,9 +101,9 @@ class Installation:
         self._on_line = on_line
         self._environ = os.environ if installers.environ is None else installers.environ
         self._uv = installers.uv
+        self._function = installers.function
         self._fingerprint = self._compute_fingerprint()
-        self._folder = root / self._fingerprint
-        self._python = self._folder / "bin" / "python"
+        self._place(self._fingerprint)
 
     async def ready(self) -> Path:
         """Return the virtual environment's interpreter. The virtual environment is made if it is missing.
@@ -105,6 +111,8 @@ class Installation:
         Raises:
             EnvironmentBuildError: the virtual environment cannot be made.
         """
+        if self._is_of_others():
+            self._place(hashlib.sha256(f"apart {self._folder.name}".encode()).hexdigest())
         if self._is_complete():
             self._mark_used()
             return self._python
@@ -112,14 +120,24 @@ class Installation:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             async with self._locked() as lock:
                 # Another process may have made the virtual environment while this process waited.
-                if not self._is_complete():
+                is_of_others = self._is_of_others()
+                if not is_of_others and not self._is_complete():
                     await self._make(lock)
         except OSError as error:
             raise EnvironmentBuildError(
                 f"The virtual environment for {self._requirements} cannot be made in {self._root}: "
                 f"{error.strerror or error}. Check that the disk has free space and that thawd may write to the folder."
             ) from error
-        return self._python
+        return await self.ready() if is_of_others else self._python
+
+    def _place(self, name: str) -> None:
+        self._folder = self._root / name
+        self._python = self._folder / "bin" / "python"
+
+    def _is_of_others(self) -> bool:
+        """Whether the folder came with snapshots of other functions, so that its contents may be any."""
+        functions = received_folders.functions_of(self._folder)
+        return functions is not None and self._function not in functions
 
     def _compute_fingerprint(self) -> str:
         digest = hashlib.sha256(b"thawd environment 1\n")
@@ -130,11 +148,11 @@ class Installation:
 
     def _is_complete(self) -> bool:
         # Check the interpreter, too: it is a link, and the interpreter that it points to may have been removed.
-        return (self._folder / _MARKER).is_file() and os.access(self._python, os.X_OK)
+        return (self._folder / COMPLETE).is_file() and os.access(self._python, os.X_OK)
 
     def _mark_used(self) -> None:
         with contextlib.suppress(OSError):  # in a read-only data folder, the virtual environment is still usable
-            os.utime(self._folder / _MARKER)
+            os.utime(self._folder / COMPLETE)
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[int]:
@@ -143,7 +161,7 @@ class Installation:
         The installer inherits the descriptor. So if this process is killed, the lock is held until the installer ends,
         too, and no other process writes to the same folder at the same time.
         """
-        lock = os.open(self._root / f"{self._fingerprint}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(self._root / f"{self._folder.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             waiting = False
             while not _try_lock(lock):
@@ -205,9 +223,12 @@ class Installation:
 
     def _mark_complete(self) -> None:
         if self._compute_fingerprint() != self._fingerprint:
-            message = f"{self._requirements} was changed while it was being installed; publish the function again."
+            message = (
+                f"{self._requirements} was changed while it was being installed. `thawd up --watch` publishes the "
+                "function again by itself; otherwise send the server SIGHUP: kill -HUP PID."
+            )
             raise EnvironmentBuildError(message)
-        (self._folder / _MARKER).write_text(f"{self._requirements}\n{self._label}\n")
+        (self._folder / COMPLETE).write_text(f"{self._requirements}\n{self._label}\n")
 
     async def _run(
         self, command: Sequence[str], what: str, lock: int, *, variables: Mapping[str, str] | None = None
@@ -244,7 +265,8 @@ class Installation:
             assert process.stdout is not None
             async for line in _lines(process.stdout):
                 tail.append(line)
-                self._on_line(line)
+                if not line.startswith(_NOISE):
+                    self._on_line(line)
             status = await process.wait()
         finally:
             if process.returncode is None:
@@ -265,10 +287,10 @@ class Installation:
     async def _discard(self) -> None:
         """Remove the virtual environment. Moving it aside first frees its path immediately, even if removing fails."""
         if self._folder.exists():
-            aside = tempfile.mkdtemp(prefix=f"{_DISCARDED}{self._fingerprint}-", dir=self._root)
+            aside = tempfile.mkdtemp(prefix=f"{_DISCARDED}{self._folder.name}-", dir=self._root)
             self._folder.rename(Path(aside) / "environment")
         # Also remove what earlier processes left behind, if they died before they had removed it.
-        for old in self._root.glob(f"{_DISCARDED}{self._fingerprint}-*"):
+        for old in self._root.glob(f"{_DISCARDED}{self._folder.name}-*"):
             await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
 
 
@@ -283,7 +305,7 @@ def remove_unused(root: Path, used: Collection[str], *, unused_s: float) -> None
             requirements file within this time need not wait for an installation.
     """
     for folder in () if root.is_symlink() else root.glob("[0-9a-f]*/"):
-        marker = folder / _MARKER
+        marker = folder / COMPLETE
         try:
             age_s = time.time() - (marker if marker.exists() else folder).stat().st_mtime
             if folder.name in used or age_s < unused_s:

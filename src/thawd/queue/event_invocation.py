@@ -20,5 +20,6 @@ def invocation_of(event: Event, *, wait_s: float) -> Invocation:
         asynchronous=True,
         qualifier=event.qualifier,
         tenant_id=event.tenant_id,
+        queued_at=0.0 if event.attempts or event.interruptions else event.accepted_at,
         alone=event.attempts > 0 or event.interruptions > 0,  # this event may be the one that made its last batch fail
     )

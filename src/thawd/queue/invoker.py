@@ -34,7 +34,8 @@ from thawd.queue import retry_waits
 from thawd.queue.event_invocation import invocation_of
 from thawd.queue.lane import READ_AHEAD, SHORTEST_WAIT_S, Lane
 from thawd.queue.outcome_delivery import DeadLetterCause, Outcome, Outcomes, RefusedError
-from thawd.queue.refusals import refusal_of
+from thawd.queue.refusals import NotNowError, refusal_of
+from thawd.queue.suspects import Suspects
 from thawd.resources import Function
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores import clock
@@ -53,13 +54,6 @@ PER_CPU = 2
 # Most events of one function that were started and are not acknowledged yet.
 _ACKNOWLEDGING = 256
 _RECHECK_S = 30.0
-# If the server has died this many times while an event ran, the event is suspected to be the cause. From then on it
-# waits until no other suspected event runs. Events that are not suspected can run at the same time.
-_SUSPECT = 3
-
-
-class _NotNowError(Exception):
-    """The event goes back into its lane, because its function is throttled or removed, or the server is stopping."""
 
 
 class AsyncInvoker:
@@ -75,6 +69,8 @@ class AsyncInvoker:
 
     Attributes:
         stopping: true once no more events are started.
+        on_step: called with request id, kind and detail when an event's retry is planned or it becomes a dead letter.
+        without_secrets: returns an event's error without secrets, for the operator; see `Redactor.error`.
     """
 
     def __init__(
@@ -99,11 +95,13 @@ class AsyncInvoker:
         self._declared: frozenset[str] = frozenset()
         self._look_reports = SayOnce(report)
         self._tasks: asyncio.TaskGroup | None = None
-        self._suspects = asyncio.Lock()
+        self._suspects = Suspects(queue.copies)
         self._per_function = PER_CPU * (os.cpu_count() or 1)
         self._due: deque[tuple[Lane, Event]] = deque()  # events that are to begin in this turn of the loop or the next
         self._open = 0  # events of all lanes that have begun and are not acknowledged yet
         self.stopping = False
+        self.on_step: Callable[[str, str, str], None] = lambda request_id, kind, detail: None
+        self.without_secrets: Callable[[bytes, str], str] = lambda event, error: ""
         self._settled = asyncio.Event()
         self._settled.set()
 
@@ -125,8 +123,7 @@ class AsyncInvoker:
         )
         now = clock.now()
         [event_id] = await self._queue.put([event], now=now)
-        lane = self._lane(event.function)
-        if lane is not None:
+        if (lane := self._lane(event.function)) is not None:
             self._hand_over(lane, as_accepted(event, event_id, now))
 
     def _hand_over(self, lane: Lane, event: Event) -> None:
@@ -140,9 +137,14 @@ class AsyncInvoker:
     def wake(self, functions: set[str]) -> None:
         """Make the lanes of these functions look for new events."""
         for name in functions:
-            lane = self._lane(name)
-            if lane is not None:
+            if (lane := self._lane(name)) is not None:
                 lane.look()
+
+    def resume(self) -> None:
+        """Start events again, because `EventQueue.may_run` has become true."""
+        for lane in list(self._lanes.values()):  # a copy, because events may begin within this call
+            self._begin(lane)
+            lane.look()
 
     def declare(self, names: list[str]) -> None:
         """From now on, run the events of these functions only."""
@@ -255,11 +257,12 @@ class AsyncInvoker:
 
     def _begin(self, lane: Lane) -> None:
         """Start leased events up to the lane's limits. Called whenever the limits could allow one more."""
-        assert self._tasks is not None
-        if self.stopping or lane.gone or lane.paused or not lane.ahead:
+        may_begin = not (self.stopping or lane.gone or lane.paused) and self._queue.may_run
+        if not lane.ahead or lane.running >= self._per_function or not may_begin:
             return
         most = 1 if lane.backoff.wait_s else self.most_at_once(lane.function)
-        while lane.ahead and lane.running < most and lane.open < _ACKNOWLEDGING:
+        # If an event starts inline and is throttled at once, it is in `ahead` again, and the lane is paused.
+        while lane.ahead and lane.running < most and lane.open < _ACKNOWLEDGING and not lane.paused:
             lane.running += 1
             lane.open += 1
             self._open += 1
@@ -323,13 +326,13 @@ class AsyncInvoker:
                 self._begin(lane)
 
         try:
-            if event.interruptions >= _SUSPECT:
-                async with self._suspects:
+            if event.interruptions:
+                async with self._suspects.running(event):
                     await self._run(lane, event, free_slot)
             else:
                 await self._run(lane, event, free_slot)
             lane.backoff.succeeded()
-        except _NotNowError:
+        except NotNowError:
             self._put_back(lane, event)
         except StoreError as error:
             # Nothing is lost: the event is still queued. After a pause, thawd tries again to store the outcome. It runs
@@ -357,21 +360,23 @@ class AsyncInvoker:
 
         Raises:
             StoreError: the state file could not store the outcome. If there is an answer, `Lane.keep_result` got it.
-            _NotNowError: the function was not invoked, or its error does not count because the server is stopping.
+            NotNowError: the function was not invoked, or its error does not count because the server is stopping.
         """
+        if self._queue.has_moved(event):
+            return
         try:
             function = self._dispatcher.asynchronous(event.function, event.qualifier)
         except ResourceNotFoundException as error:
             if lane.gone:
-                raise _NotNowError from None
+                raise NotNowError from None
             free_slot()  # the version or alias that the event is for has been deleted, so the event cannot run
             await self._queue.dead_letter(event.id, error=error.message, condition="ResourceNotFound", counts=False)
+            self.on_step(event.request_id, "dead letter", "ResourceNotFound")
             return
         result = lane.take_result(event)
         if result is None:
             age_s = max(0.0, clock.now() - event.accepted_at)
-            cause = refusal_of(event, function, age_s)
-            if cause is not None:
+            if (cause := refusal_of(event, function, age_s)) is not None:
                 free_slot()
                 await self._dead_letter(event, function, cause, result=None)
                 return
@@ -381,7 +386,7 @@ class AsyncInvoker:
                     invocation_of(event, wait_s=function.maximum_event_age_s - age_s)
                 )
             except TooManyRequestsException:
-                raise _NotNowError from None
+                raise NotNowError from None
             except RecursiveInvocationException as error:
                 free_slot()
                 cause = DeadLetterCause(error.message, "RecursiveInvocation")
@@ -394,7 +399,7 @@ class AsyncInvoker:
                 await self._retry(event, wait_s, error.message, counts=False)
                 return
             if self.stopping and result.function_error is not None:
-                raise _NotNowError  # the invocation may have failed only because the server is stopping
+                raise NotNowError  # the invocation may have failed only because the server is stopping
         free_slot()
         try:
             await self._conclude(event, function, result)
@@ -439,6 +444,7 @@ class AsyncInvoker:
 
     async def _retry(self, event: Event, wait_s: float, error: str, *, counts: bool) -> None:
         await self._queue.retry(event.id, at=clock.now() + wait_s, error=error, counts=counts)
+        self.on_step(event.request_id, "retry", f"in {wait_s:.3g} s")
         self.wake({event.function})
 
     async def _dead_letter(
@@ -460,15 +466,17 @@ class AsyncInvoker:
             await self._outcomes.settle(event.id, outcome, counts=counts)
         else:
             await self._queue.dead_letter(event.id, error=cause.error, condition=cause.condition, counts=counts)
+        self.on_step(event.request_id, "dead letter", cause.condition)
+        error = in_a_line(self.without_secrets(event.payload, cause.error))[:200]
         self._reports.report(
-            f"thawd: {event.function}: event {event.request_id} becomes a dead letter ({cause.condition}): "
-            f"{in_a_line(cause.error)[:200]}"
+            f"thawd: {event.function}: event {event.request_id} becomes a dead letter ({cause.condition}): {error}"
         )
 
     async def _failed_inside(self, lane: Lane, event: Event, error: str) -> None:
         try:
             if event.attempts >= 2:
                 await self._queue.dead_letter(event.id, error=error, condition="InternalError")
+                self.on_step(event.request_id, "dead letter", "InternalError")
             else:
                 await self._retry(event, retry_waits.FIRST_WAIT_S, error, counts=True)
         except StoreError:

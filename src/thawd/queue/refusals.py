@@ -12,6 +12,10 @@ from thawd.stores.events.event_rows import Event
 _POISON = 10
 
 
+class NotNowError(Exception):
+    """The event goes back into its lane, because its function is throttled or removed, or the server is stopping."""
+
+
 def refusal_of(event: Event, function: Function, age_s: float) -> DeadLetterCause | None:
     """Return why an event must not run (any more); None: the event may run."""
     if age_s > function.maximum_event_age_s:

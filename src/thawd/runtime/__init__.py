@@ -7,5 +7,5 @@ import makes every environment start more slowly and use more memory.
 
 Reading order: `bootstrap` (the program), `modes` (the roles of the process), `handler` (init phase), `loop` (invoke
 phase), `invoking` (one invocation), `freezing` (from init to the freeze, and from a thaw to ready), `priming`,
-`changed_files`, `template` (fork).
+`changed_files`, `template` (fork). Under ``--debug``: `debugging`, `terminal_debugger`.
 """

@@ -57,7 +57,8 @@ class BatchHandler:
             raise Fault(
                 "Runtime.InvalidBatchHandler",
                 "the function has the option `batch`, so its handler must return a list of answers, but "
-                "`thawd.streaming` has made it a streaming handler; remove the option or the decorator",
+                "it streams its answers, or is a web application or a typed function; remove the option, or make it an "
+                "ordinary function",
             )
         self._handler = handler
 

@@ -15,6 +15,7 @@ when the platform ends. MODE is one of these:
 variables (``_HANDLER``, ``LAMBDA_TASK_ROOT``, …) describe the function.
 """
 
+import gc
 import os
 import sys
 
@@ -42,8 +43,10 @@ def load_own_package() -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()  # hardly any object that these imports make is garbage
     load_own_package()
     from thawd.runtime.modes import main
 
+    gc.enable()
     # In mode `api`, as a client of the Runtime API, the process gets no descriptors.
     main(sys.argv[1], *map(int, sys.argv[2:5] or (-1, -1, -1)))

@@ -1,6 +1,7 @@
 """Records which files init reads. When one of them has changed, the snapshot must not be used again.
 
-It records loaded modules, and files that Python code opens for reading. It does not notice files that native code reads
+It records loaded modules, files that Python code opens for reading, and files that it tried to open and did not find:
+these must still be missing. It does not notice files that native code reads
 without mapping them; thaw itself checks mapped files. Files in two folders are left out: the code folder, which never
 changes, and the process's own temporary folder, which is stored with the snapshot.
 """
@@ -23,6 +24,7 @@ Stamp = Tuple[str, int, int, int]
 _CLOCK_NS = 100_000_000
 # The kernel makes the contents of these folders, and they may differ at each reading.
 _MADE_BY_KERNEL = ("/proc/", "/sys/", "/dev/")
+_ABSENT = (-1, 0, 0)  # size, time and inode in the stamp of a file that was missing
 
 
 class _Open:
@@ -32,19 +34,27 @@ class _Open:
     real `open`, which is written in C, does not become one.
     """
 
-    def __init__(self, opened: Set[str]) -> None:
+    def __init__(self, opened: Set[str], missing: Set[str]) -> None:
         self._open = builtins.open
         self._opened = opened
+        self._missing = missing
         functools.update_wrapper(self, self._open)
 
     def __call__(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        stream = self._open(file, mode, *args, **kwargs)
+        try:
+            stream = self._open(file, mode, *args, **kwargs)
+        except FileNotFoundError:
+            self._record(file, mode, self._missing)
+            raise
+        self._record(file, mode, self._opened)
+        return stream
+
+    def _record(self, file: Any, mode: str, paths: Set[str]) -> None:
         if isinstance(mode, str) and not set(mode) & set("wax+"):
             try:
-                self._opened.add(os.path.abspath(os.fsdecode(file)))
+                paths.add(os.path.abspath(os.fsdecode(file)))
             except TypeError:
                 pass  # `file` is a descriptor, so its path is not known here
-        return stream
 
 
 class SourceFiles:
@@ -56,20 +66,21 @@ class SourceFiles:
 
     def __init__(self) -> None:
         self._opened: Set[str] = set()
+        self._missing: Set[str] = set()
         self._real = builtins.open
         self._begun_ns = 0
 
     def watch(self) -> None:
         """Start recording."""
         self._begun_ns = time.time_ns() - _CLOCK_NS
-        builtins.open = io.open = _Open(self._opened)
+        builtins.open = io.open = _Open(self._opened, self._missing)
 
     def stop(self) -> None:
         """Stop recording. References to the wrapped `open` remain valid; each call through one takes 0.1 us longer."""
         builtins.open = io.open = self._real
 
     def stamps(self, kept: List[str], base: Sequence[Sequence[Stamp]] = ()) -> List[Sequence[Stamp]]:
-        """The stamps of all files that were read and still exist, outside the folders in `kept`.
+        """The stamps of all files that were read and still exist, or were missing, outside the folders in `kept`.
 
         Args:
             kept: folders that are stored with the snapshot.
@@ -84,7 +95,9 @@ class SourceFiles:
         left_out = tuple(os.path.join(folder, "") for folder in kept) + _MADE_BY_KERNEL
         paths.difference_update(stamp[0] for stamps in base for stamp in stamps)
         found = [_stamp(path) for path in sorted(paths) if not path.startswith(left_out)]
-        return [*base, [self._unless_changed_during_init(stamp) for stamp in found if stamp is not None]]
+        missing = self._missing - paths - {stamp[0] for stamps in base for stamp in stamps}
+        absent = [_if_missing(path) for path in sorted(missing) if not path.startswith(left_out)]
+        return [*base, [self._unless_changed_during_init(stamp) for stamp in found if stamp is not None] + absent]
 
     def _unless_changed_during_init(self, stamp: Stamp) -> Stamp:
         """The stamp; for a file that changed during init, a stamp that no file can have.
@@ -104,7 +117,7 @@ def changed(stamps: Sequence[Sequence[Stamp]], here: Optional[Mapping[Stamp, Sta
     """
     for part in stamps:
         for stamp in part:
-            if _stamp(stamp[0]) != (here or {}).get(stamp, stamp):
+            if (_stamp(stamp[0]) or (stamp[0], *_ABSENT)) != (here or {}).get(stamp, stamp):
                 return stamp[0]
     return None
 
@@ -145,6 +158,11 @@ def file_of(module: Any) -> Any:
         return object.__getattribute__(module, "__dict__").get("__file__")
     except AttributeError:
         return None
+
+
+def _if_missing(path: str) -> Stamp:
+    """The stamp of a file that init did not find; one that no file can have if the file exists by now."""
+    return (path, *_ABSENT) if _stamp(path) is None else (path, 0, -1, 0)
 
 
 def _stamp(path: str) -> Optional[Stamp]:

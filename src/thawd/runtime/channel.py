@@ -55,6 +55,13 @@ class Channel:
             if not self.read():
                 return None
 
+    def has_arrived(self) -> bool:
+        """Whether bytes have arrived that are not read yet, or the platform has closed its end.
+
+        Call `wait_by_poll` before, once.
+        """
+        return bool(self._poll.poll(0))
+
     def read(self) -> bool:
         """Read what has arrived, or wait for something to arrive; returns False if the platform has closed its end."""
         try:

@@ -10,8 +10,23 @@ import asyncio
 import warnings
 from typing import Any
 
+_kept: Any = None
+
 
 def event_loop() -> Any:
+    """The event loop of all invocations: that of the main thread at the first call, or a new one.
+
+    ``asyncio.run`` in user code leaves the main thread without a loop. The loop of the invocations stays the same.
+    """
+    global _kept  # noqa: PLW0603 - one loop for the process
+    if _kept is None or _kept.is_closed():
+        _kept = _event_loop_of_thread()
+    else:
+        asyncio.set_event_loop(_kept)
+    return _kept
+
+
+def _event_loop_of_thread() -> Any:
     """The event loop of the main thread, which init may have created; a new one if there is none or it is closed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

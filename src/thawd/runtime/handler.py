@@ -8,18 +8,16 @@ import os
 import sys
 from typing import Any, Callable
 
-from thawd.runtime import sdk, search_path
+from thawd.runtime import handler_kinds, sdk, search_path
 from thawd.runtime.faults import Fault
 
 Handler = Callable[[Any, Any], Any]
 
-# Source: Python documentation, "inspect", "Code Objects Bit Flags": CO_COROUTINE. Importing `inspect` takes 5 ms.
-_COROUTINE = 0x80
-_MOST_WRAPPERS = 100
-
 
 def load(name: str, task_root: str) -> Handler:
     """Import the handler `name`, which is ``module.function``. The module's name may contain dots or slashes.
+
+    If it is a web application, the result is an object that calls the application with events.
 
     Args:
         name: the ``_HANDLER`` variable.
@@ -48,7 +46,7 @@ def load(name: str, task_root: str) -> Handler:
             "Handler '%s' on module '%s' cannot be called: it is a %s"
             % (function_name, module_name, type(handler).__name__),
         )
-    return handler  # type: ignore[no-any-return]
+    return handler_kinds.adapted(handler)  # type: ignore[no-any-return]
 
 
 def _import(module_name: str) -> Any:
@@ -62,17 +60,3 @@ def _import(module_name: str) -> Any:
     except SyntaxError as error:
         message = "Syntax error in module '%s': %s" % (module_name, error)
         raise Fault("Runtime.UserCodeSyntaxError", message, error) from error
-
-
-def is_asynchronous(handler: Any) -> bool:
-    """Whether the handler is ``async def``: a function, a decorated one, or an object with such a ``__call__``."""
-    for _ in range(_MOST_WRAPPERS):
-        method = getattr(type(handler), "__call__", None) if not hasattr(handler, "__code__") else None  # noqa: B004
-        code = getattr(handler, "__code__", None) or getattr(method, "__code__", None)
-        if code is not None and code.co_flags & _COROUTINE:
-            return True
-        wrapped = getattr(handler, "__wrapped__", None) or getattr(handler, "func", None)  # `func`: functools.partial
-        if wrapped is None:
-            return False
-        handler = wrapped
-    return False

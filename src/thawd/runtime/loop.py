@@ -11,7 +11,8 @@ from typing import Any, Callable, List, NoReturn, Optional, Tuple
 from thawd.runtime import faults, invoking, process
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
-from thawd.runtime.handler import Handler, is_asynchronous, load
+from thawd.runtime.handler import Handler, load
+from thawd.runtime.handler_kinds import is_asynchronous
 from thawd.wire import frames
 
 INIT_FAILED = 1
@@ -28,9 +29,18 @@ def give_up(channel: Channel, report: faults.Report, *, status: int) -> NoReturn
     os._exit(status)
 
 
-def init(channel: Channel) -> Handler:
-    """Load the handler; if that fails, report the failure to the platform and end this process."""
+def init(channel: Channel, *, debugs: bool = False) -> Handler:
+    """Load the handler; if that fails, report the failure to the platform and end this process.
+
+    Args:
+        channel: channel to the platform.
+        debugs: whether a debugger may stop this process, which also is to be possible in the handler's module.
+    """
     try:
+        if debugs:
+            from thawd.runtime import debugging
+
+            debugging.start()
         return _prepared(load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"]))  # type: ignore[no-any-return]
     except SystemExit as error:
         process.flush_output()
@@ -58,7 +68,10 @@ def _prepared(handler: Handler) -> Any:
 
         return ConcurrentHandler(handler)
     if is_asynchronous(handler):
-        from thawd.runtime import coroutines  # noqa: F401 - `invoking` uses it
+        from thawd.runtime import coroutines  # `invoking` uses it, too
+
+        if getattr(handler, "streams", None) is True:
+            handler.finish = coroutines.finish  # type: ignore[attr-defined]
     return handler
 
 
@@ -97,7 +110,7 @@ def serve(
         if frame is not None and frame.kind == until:
             return
         if frame is None or frame.kind != frames.INVOKE:
-            os._exit(0)
+            end(handler)
         started_s = time.monotonic()
         answers = run([frame, *_rest_of_batch(channel, frame)], handler, streams, now_s=started_s)
         process.flush_output()
@@ -125,6 +138,24 @@ def serve(
         if after_first is not None:
             after_first()
             after_first = None
+
+
+def shutdown_of(handler: Any) -> Optional[Callable[[], None]]:
+    """What runs an application's shutdown at the end of this process; None: there is nothing to run."""
+    closing: Optional[Callable[[], None]] = getattr(handler, "closing", None)
+    return closing if getattr(handler, "answers_whole", None) is True else None
+
+
+def end(handler: Any) -> NoReturn:
+    """End this process, because the platform has closed the channel; first run the application's shutdown."""
+    shut_down = shutdown_of(handler)
+    if shut_down is not None:
+        try:
+            shut_down()
+        except BaseException as error:  # anything that user code raised
+            invoking.write_failure(faults.report(error), error)
+        process.flush_output()
+    os._exit(0)
 
 
 def run(requests: List[frames.Frame], handler: Any, streams: Any, *, now_s: float) -> List[Tuple[bytes, bool]]:

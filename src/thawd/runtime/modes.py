@@ -72,13 +72,13 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
         )
         # From here on this process is an environment: thawed, or forked from a template.
     else:
-        handler = loop.init(channel)
+        handler = loop.init(channel, debugs="THAWD_DEBUG" in os.environ)
         head = {"init_ms": (time.monotonic() - started_s) * 1000}
     if mode == "template":
         from thawd.runtime import template
 
         channel, _, head["init_ms"] = template.run(channel, init_ms=head["init_ms"], own_fds=[service, lifeline])
         # From here on this process is a forked environment.
-    channel.send(frames.READY, {"pid": os.getpid(), **head})
+    channel.send(frames.READY, {"pid": os.getpid(), **head, "closes": loop.shutdown_of(handler) is not None})
     loop.serve(channel, handler, after_first=None if base is None else freezing.share_pages)
     raise AssertionError("serve returns only if `until` is set")

@@ -27,17 +27,24 @@ class Streams:
 
         Args:
             head: head of the INVOKE frame. If it contains ``stream``, the answer is sent in parts; the value of
-                ``stream`` is the largest size of the answer in bytes.
+                ``stream`` is the largest size of the answer in bytes. Otherwise the answer of a web application is a
+                document for Lambda's HTTP integrations.
             event: JSON text.
             now_s: when the invocation began, ``time.monotonic()`` seconds.
         """
         limit_bytes = head.get("stream")
+        if limit_bytes is None and getattr(self._handler, "answers_whole", False) is True:
+            self.result_head = {}
+            return invoking.invoke(self._handler, head, event, now_s=now_s)
         sender = _Sender(self._channel if limit_bytes else None, limit_bytes or invoking.MAX_RESPONSE_BYTES)
         stream = streaming.Stream(sender.send)
         sender.stream = stream
 
         def answer(decoded: Any, context: Any) -> None:
-            self._handler.run(decoded, stream, context)
+            rest = self._handler.run(decoded, stream, context)
+            if rest is not None:
+                sender.keep(len(rest))
+                stream.write(rest)
             stream.close()
             if sender.fault is not None:
                 raise sender.fault
@@ -69,6 +76,11 @@ class _Sender:
         self._channel = channel
         self._left = self._limit = limit_bytes
         self._owner = os.getpid()
+
+    def keep(self, size_bytes: int) -> None:
+        """Return the answer, of which nothing was sent, whole, unless it is too large for that."""
+        if size_bytes <= invoking.MAX_RESPONSE_BYTES:
+            self._channel = None
 
     def send(self, data: bytes) -> None:
         if os.getpid() != self._owner:

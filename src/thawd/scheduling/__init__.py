@@ -16,5 +16,6 @@ package `thawd.environments` starts the environments.
 - `batch_runs`: requests that run together as one batch
 - `busy_environments`, `leases`: the environments in use, and the leases of them
 - `tenant_pools`: a pool for each tenant
+- `ended_invocations`: what is reported about invocations that have ended, so that they are recorded
 - `invocation_counts`, `status`: metrics of functions; the functions in ``/_thawd/status``
 """

@@ -1,8 +1,7 @@
 """The dispatcher runs all invocations of functions, synchronous and asynchronous.
 
-It finds the version that a qualifier names, has it published if no version serves yet, applies the function's
-concurrency limit, leases an environment from the version's pool, runs the invocation and counts it. It contains nothing
-about HTTP, queues or processes.
+It finds the version that a qualifier names, has it published if none serves yet, applies the concurrency limit, leases
+an environment from the version's pool, runs the invocation and counts it. It knows no HTTP, queues or processes.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from typing import Any
 
 import msgspec
 
+from thawd.environments import debugging
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts.fastest_start import Spawner
 from thawd.environments.version import Version
 from thawd.errors import (
-    RecursiveInvocationException,
+    RATE_EXCEEDED,
+    RESERVED_CONCURRENCY_REACHED,
     ResourceConflictException,
-    ResourceNotFoundException,
     ResourceNotReadyException,
     ServiceException,
     ThawdError,
@@ -28,9 +28,10 @@ from thawd.errors import (
 )
 from thawd.grammar import lineage
 from thawd.invocation import Invocation, Result, StartKind
-from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
+from thawd.resources import LATEST, Function
 from thawd.scheduling import invocation_counts
-from thawd.scheduling.function_entries import BEING_PUBLISHED, NO_ALIASES, FunctionEntry, VersionEntry
+from thawd.scheduling.ended_invocations import Reporting, Tracer
+from thawd.scheduling.function_entries import BEING_PUBLISHED, NO_ALIASES, FunctionEntry, VersionEntry, not_found
 from thawd.scheduling.leases import PoolRetiredError
 from thawd.scheduling.pool import Pool
 from thawd.scheduling.room import Room
@@ -47,11 +48,11 @@ class Dispatcher:
 
     Attributes:
         stopping: true once the server is stopping.
-        on_active: called with a function's name and a version's number when an environment of the version has started
-            after the version's init phase had failed at its publication.
-        on_awaited: called with a function's name when a request waits for a version that does not serve yet and that
-            requests do not publish (`VersionEntry.publish` is None).
+        on_active: called with function and version when an environment starts after init had failed at publication.
+        on_awaited: called with a function's name when a request waits for a version that requests do not publish.
         may_loop: returns whether a chain of invocations may invoke the function with this name without limit.
+        reporting: reports invocations that have ended, so that they are recorded; None: none is recorded.
+        tracer: gives invocations their spans; None: none is traced.
     """
 
     def __init__(
@@ -77,6 +78,8 @@ class Dispatcher:
         self.on_active: Callable[[str, str], None] = lambda name, number: None
         self.on_awaited: Callable[[str], None] = lambda name: None
         self.may_loop: Callable[[str], bool] = lambda name: False
+        self.reporting: Reporting | None = None
+        self.tracer: Tracer | None = None
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """Make `functions` the declared functions. Other functions are removed, with all their versions."""
@@ -158,7 +161,7 @@ class Dispatcher:
         """
         family = self._families.get(name)
         if family is None:
-            raise _not_found(name, qualifier)
+            raise not_found(name, qualifier)
         return family
 
     def entry(self, name: str, qualifier: str | None = None) -> VersionEntry:
@@ -171,10 +174,7 @@ class Dispatcher:
         Raises:
             ResourceNotFoundException: there is no such function or version (404).
         """
-        entry = self.family(name, qualifier).find(qualifier)
-        if entry is None:
-            raise _not_found(name, qualifier)
-        return entry
+        return self.family(name, qualifier).get(qualifier)
 
     def asynchronous(self, name: str, qualifier: str | None) -> Function:
         """Return the function with the settings for asynchronous invocations of `qualifier`, such as retries.
@@ -216,16 +216,15 @@ class Dispatcher:
             ServiceException: no process can be started, or the server is stopping (500).
         """
         entry = self.entry(version.function.name, version.number)
-        pool = pool_for(
-            version,
-            self._room,
-            max_waiting=self._max_waiting,
-            spawn_task=self._spawn_task,
-            policy=entry.policy(version.function),
-        )
+        policy = entry.policy(version.function)
+        pool = pool_for(version, self._room, max_waiting=self._max_waiting, spawn_task=self._spawn_task, policy=policy)
         if entry.provisioned is not None:
             pool.provisioned = entry.provisioned
         try:
+            if version.debugged and (old := entry.withdraw()) is not None:
+                self._retire(old)
+                await old.empty.wait()  # only then is the terminal free
+                await debugging.port_released(version)
             await self._spawner.prepare(version)
             await pool.provision()
         except InitError as error:
@@ -316,44 +315,46 @@ class Dispatcher:
             RecursiveInvocationException: the chain of invocations has invoked the function too often (400).
             TooManyRequestsException: a concurrency limit or the limit of waiting requests was reached (429).
             ServiceException: no process could be started (500).
+            NotMemberError: this machine is cut off from its cluster (503).
         """
         asked_s = time.monotonic()
         family = self.family(invocation.function, invocation.qualifier)
-        entry = family.find(invocation.qualifier)
-        if entry is None:
-            raise _not_found(invocation.function, invocation.qualifier)
         received = invocation.trace_id
-        if self.refuses_loop(invocation.function, received):
-            raise RecursiveInvocationException(
-                "Lambda has detected your function being invoked in a recursive loop with other Amazon Web Services "
-                "resources and stopped your function's invocation."
-            )
-        if entry.pool is None:
-            entry = await self._published(entry, invocation)
-        if family.is_full(entry):
-            invocation_counts.throttled(family.metrics, invocation)
-            raise TooManyRequestsException("Rate Exceeded.", reason="ReservedFunctionConcurrentInvocationLimitExceeded")
-        family.in_flight += 1
-        entry.in_flight += 1
-        if not self._in_flight:
-            self._idle.clear()
-        self._in_flight += 1
-        invocation_counts.begun(family.metrics, family.in_flight, self._metrics, self._in_flight)
-        invocation.trace_id = lineage.advanced(received, invocation.function)
+        traced = received if self.tracer is None else self.tracer.begin(invocation)
         try:
-            result = await self._run(entry, invocation)
-        except ThawdError as error:
-            invocation.trace_id = received  # the caller may try again with the same object
-            if isinstance(error, TooManyRequestsException):
-                invocation_counts.throttled(family.metrics, invocation)
-            raise
-        finally:
-            family.in_flight -= 1
-            entry.in_flight -= 1
-            self._in_flight -= 1
+            family.require_member()
+            entry = family.get(invocation.qualifier)
+            if self.refuses_loop(invocation.function, received):
+                raise lineage.loop_error()
+            if entry.pool is None:
+                entry = await self._published(entry, invocation)
+            if family.is_full(entry):
+                raise TooManyRequestsException(RATE_EXCEEDED, reason=RESERVED_CONCURRENCY_REACHED)
+            family.in_flight += 1
+            entry.in_flight += 1
             if not self._in_flight:
-                self._idle.set()
-        invocation_counts.ended(family.metrics, invocation, result, (time.monotonic() - asked_s) * 1000)
+                self._idle.clear()
+            self._in_flight += 1
+            invocation_counts.begun(family.metrics, family.in_flight, self._metrics, self._in_flight)
+            invocation.trace_id = lineage.advanced(traced, invocation.function)
+            try:
+                result = await self._run(family, entry, invocation)
+            finally:
+                family.in_flight -= 1
+                entry.in_flight -= 1
+                self._in_flight -= 1
+                if not self._in_flight:
+                    self._idle.set()
+        except (ThawdError, asyncio.CancelledError) as error:
+            invocation.trace_id = received  # the caller may try again with the same object
+            invocation_counts.refused(family.metrics, invocation, error)
+            if self.reporting is not None:
+                self.reporting.refused(family.metrics, invocation, error, asked_s)
+            raise
+        ended_s = time.monotonic()
+        invocation_counts.ended(family.metrics, invocation, result, (ended_s - asked_s) * 1000)
+        if self.reporting is not None:
+            self.reporting.ended(family.metrics, invocation, result, (asked_s, ended_s))
         return result
 
     def refuses_loop(self, function: str, trace_id: str | None) -> bool:
@@ -370,7 +371,7 @@ class Dispatcher:
         self._metrics.function(function).recursive_invocations_dropped += 1
         return True
 
-    async def _run(self, entry: VersionEntry, invocation: Invocation) -> Result:
+    async def _run(self, family: FunctionEntry, entry: VersionEntry, invocation: Invocation) -> Result:
         """Run `invocation` in an environment of the version, or of the version that replaces it in the meantime.
 
         Raises:
@@ -379,6 +380,7 @@ class Dispatcher:
             TooManyRequestsException: the limit of waiting requests or the deadline was reached (429).
             ResourceNotFoundException: the version was deleted in the meantime (404).
             ServiceException: no process could be started, or the server is stopping (500).
+            NotMemberError: this machine has been cut off from its cluster while the invocation waited (503).
         """
         while True:
             pool = entry.pool
@@ -388,18 +390,22 @@ class Dispatcher:
                 lease = await pool.acquire(invocation)
                 break
             except PoolRetiredError:
-                if entry.pool is pool:
-                    following = self._successor(entry, invocation)
+                if entry.pool is None or entry.pool is pool:
+                    following = entry if entry.pool is None else self._successor(entry, invocation)
                     if following is None:
                         raise self._gone(entry) from None
                     entry = await self._published(following, invocation)
             except InitError as error:
                 document = error.document_for(invocation.request_id)
                 return Result(document, function_error="Unhandled", start_kind=StartKind.COLD)
+        invocation.leased_s = time.monotonic()
         if lease.batch is not None:
-            return await lease.batch.result_of(invocation)
+            return await family.run_item(entry, lease.batch, invocation)
         self._room.began(lease.environment)
+        running = 0
         try:
+            family.begin(entry)
+            running = 1
             return await lease.environment.invoke(invocation, init_ms=lease.init_ms)
         except asyncio.CancelledError:
             # The caller is gone and nobody would read the answer. The handler may still run, so the environment cannot
@@ -408,6 +414,7 @@ class Dispatcher:
                 lease.environment.kill()
             raise
         finally:
+            family.running -= running
             if lease.environment.busy_since is None:
                 self._room.finished(lease.environment)
             pool.release(lease)
@@ -454,7 +461,7 @@ class Dispatcher:
         """Return the error that says why a version no longer serves."""
         if self.stopping:
             return ServiceException("thawd is stopping")
-        return _not_found(entry.function.name, entry.number)
+        return not_found(entry.function.name, entry.number)
 
     def _retire(self, pool: Pool) -> None:
         self._spawner.retire(pool.version, for_good=not self.stopping)
@@ -490,8 +497,3 @@ class Dispatcher:
         """Return the part of ``/_thawd/status`` for these functions; those that are not declared are left out."""
         found = ((name, self._families.get(name)) for name in names)
         return {name: document(family, self._spawner) for name, family in found if family is not None}
-
-
-def _not_found(name: str, qualifier: str | None) -> ResourceNotFoundException:
-    arn = f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{name}:{qualifier or LATEST}"
-    return ResourceNotFoundException(f"Function not found: {arn}")

@@ -5,9 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
-from thawd.resources import LATEST, Function
+from thawd.errors import (
+    RATE_EXCEEDED,
+    RESERVED_CONCURRENCY_REACHED,
+    ResourceNotFoundException,
+    ThawdError,
+    TooManyRequestsException,
+)
+from thawd.invocation import Invocation, Result
+from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
+from thawd.scheduling.batch_runs import BatchRun
 from thawd.scheduling.keep_alive import FIXED, Policy, policy_of
 from thawd.scheduling.pool import Pool
 from thawd.system.flag import Flag
@@ -16,6 +25,16 @@ from thawd.telemetry.metrics import FunctionMetrics
 NO_ALIASES: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 _NO_CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 BEING_PUBLISHED = "The function is being published."
+
+
+class ClusterPart(Protocol):
+    """What this machine may do as a member of a cluster."""
+
+    def require_member(self) -> None:
+        """Raise NotMemberError if this machine may neither accept nor begin invocations at this moment."""
+
+    def share(self, function: Function) -> int:
+        """Return how many environments of a function with reserved concurrency may run here at this moment."""
 
 
 class VersionEntry:
@@ -51,6 +70,14 @@ class VersionEntry:
         self.publish = publish
         self._policy: tuple[tuple[str, float], Policy] | None = None
 
+    def withdraw(self) -> Pool | None:
+        """Let requests wait for the next publication, and return the pool that served until now."""
+        pool, self.pool = self.pool, None
+        if pool is not None:
+            self.state, self.reason = "Pending", BEING_PUBLISHED
+            self.decided.clear()
+        return pool
+
     def policy(self, function: Function) -> Policy:
         """Return the policy that `function` names: the existing one, unless its name or fixed time has changed."""
         named = (function.keep_alive, function.idle_timeout_s)
@@ -71,6 +98,8 @@ class FunctionEntry:
         aliases: by alias, the versions that its invocations go to, and their shares, which add up to 1.
         asynchronous: by qualifier, the fields of `Function` that have other values in its asynchronous invocations.
         in_flight: number of invocations that wait or run.
+        running: number of invocations that run.
+        cluster: says what this machine may do as a member of a cluster; None: it runs alone.
         metrics: metrics of all versions together.
     """
 
@@ -80,7 +109,24 @@ class FunctionEntry:
         self.aliases = NO_ALIASES
         self.asynchronous = _NO_CHANGES
         self.in_flight = 0
+        self.running = 0
+        self.cluster: ClusterPart | None = None
         self.metrics = metrics
+
+    @property
+    def reserved(self) -> int | None:
+        """How many environments may run on this machine at the same time; None: there is no limit."""
+        reserved = self.latest.function.reserved_concurrency
+        return reserved if reserved is None or self.cluster is None else self.cluster.share(self.latest.function)
+
+    def require_member(self) -> None:
+        """Check that this machine may accept and begin invocations.
+
+        Raises:
+            NotMemberError: it is cut off from its cluster, or drained (503).
+        """
+        if self.cluster is not None:
+            self.cluster.require_member()
 
     def is_full(self, entry: VersionEntry) -> bool:
         """Return whether reserved concurrency allows no further invocation of a version.
@@ -88,12 +134,42 @@ class FunctionEntry:
         The provisioned environments of other versions are taken from the function's reserved concurrency.
         Source: AWS Lambda developer guide, "Configuring provisioned concurrency".
         """
-        reserved = self.latest.function.reserved_concurrency
+        reserved = self.reserved
         if reserved is None:
             return False
         each = entry.function.most_in_environment
         others = sum(other.provisioned or 0 for other in self.all() if other is not entry)
         return self.in_flight >= reserved * each or entry.in_flight >= (reserved - others) * each
+
+    def begin(self, entry: VersionEntry) -> None:
+        """Count an invocation that begins to run now. In a cluster, its share may have ended while it waited.
+
+        Raises:
+            NotMemberError: this machine is cut off from its cluster (503).
+            TooManyRequestsException: its share of the function's limit is used (429).
+        """
+        if self.cluster is not None:
+            self.cluster.require_member()
+            reserved = self.reserved
+            if reserved is not None and self.running >= reserved * entry.function.most_in_environment:
+                raise TooManyRequestsException(RATE_EXCEEDED, reason=RESERVED_CONCURRENCY_REACHED)
+        self.running += 1
+
+    async def run_item(self, entry: VersionEntry, batch: BatchRun, invocation: Invocation) -> Result:
+        """Run an item of a batch that is about to begin.
+
+        Raises:
+            ThawdError: as `begin`; the item is not in the batch then.
+        """
+        try:
+            self.begin(entry)
+        except ThawdError:
+            batch.leave(invocation)
+            raise
+        try:
+            return await batch.result_of(invocation)
+        finally:
+            self.running -= 1
 
     def find(self, qualifier: str | None) -> VersionEntry | None:
         """Return the version that an invocation of `qualifier` goes to; None: there is none."""
@@ -107,6 +183,23 @@ class FunctionEntry:
             (number,) = random.choices(list(shares), list(shares.values()))
         return self.latest if number == LATEST else self.published.get(number)
 
+    def get(self, qualifier: str | None) -> VersionEntry:
+        """Return the version that an invocation of `qualifier` goes to.
+
+        Raises:
+            ResourceNotFoundException: there is none (404).
+        """
+        entry = self.latest if qualifier is None else self.find(qualifier)
+        if entry is None:
+            raise not_found(self.latest.function.name, qualifier)
+        return entry
+
     def all(self) -> list[VersionEntry]:
         """Return all versions, ``$LATEST`` first."""
         return [self.latest, *self.published.values()]
+
+
+def not_found(name: str, qualifier: str | None) -> ResourceNotFoundException:
+    """Return the error for a function or version that does not exist."""
+    arn = f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{name}:{qualifier or LATEST}"
+    return ResourceNotFoundException(f"Function not found: {arn}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from thawd.errors import TooManyRequestsException
 from thawd.invocation import Invocation, Result
 from thawd.telemetry.metrics import FunctionMetrics, Metrics
 
@@ -19,10 +20,11 @@ def begun(metrics: FunctionMetrics, in_flight: int, of_all: Metrics, all_in_flig
     of_all.peak = max(of_all.peak, all_in_flight)
 
 
-def throttled(metrics: FunctionMetrics, invocation: Invocation) -> None:
-    """An invocation was refused because of a limit."""
-    metrics.throttles += 1
-    metrics.cell(invocation.qualifier, "").throttles += 1
+def refused(metrics: FunctionMetrics, invocation: Invocation, error: BaseException) -> None:
+    """An invocation has ended with an error instead of a result. It counts as throttled if a limit refused it."""
+    if isinstance(error, TooManyRequestsException):
+        metrics.throttles += 1
+        metrics.cell(invocation.qualifier, "").throttles += 1
 
 
 def ended(metrics: FunctionMetrics, invocation: Invocation, result: Result, elapsed_ms: float) -> None:
@@ -37,4 +39,4 @@ def ended(metrics: FunctionMetrics, invocation: Invocation, result: Result, elap
     cell = metrics.cell(invocation.qualifier, result.executed_version)
     cell.durations.add(result.duration_ms)
     cell.errors += result.function_error is not None
-    metrics.count(result, elapsed_ms)
+    metrics.count(result, elapsed_ms, invocation.trace_id)

@@ -164,11 +164,11 @@ class Pool(PoolSpare):
     def expire(self, waiter: Waiter) -> None:
         """Throttle a waiting request because its deadline has passed, unless an environment is starting.
 
-        A request that waits for a core is given the function's timeout as additional time: on the occupied cores it
-        would have been slower, within that timeout.
+        A request that waits for a core gets the function's timeout as additional time: the cores make it slower.
         """
         last_s = waiter.invocation.queue_deadline + self.version.function.timeout_s
-        if not self._starting and not (self._cores.holds(self) and time.monotonic() < last_s):
+        goes_on = self._starting or self.version.debugged  # a debugger holds its function's time limits
+        if not goes_on and not (self._cores.holds(self) and time.monotonic() < last_s):
             waiter.fail(throttled("no execution environment became free in time"))
 
     def release(self, lease: Lease) -> None:

@@ -223,4 +223,5 @@ class Line:
 
     def is_urgent(self) -> bool:
         """Return whether a synchronous request waits."""
-        return any(not waiter.lease.done() for waiter in self._synchronous)
+        waiting = self._synchronous
+        return bool(waiting) and (not waiting[0].lease.done() or any(not waiter.lease.done() for waiter in waiting))

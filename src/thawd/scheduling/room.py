@@ -155,6 +155,10 @@ class Room:
         self._line.pop(occupant, None)
         self._count.pop(occupant, None)
 
+    def occupied(self) -> list[Occupant]:
+        """Return the occupants that have environments, or start some."""
+        return [occupant for occupant, count in self._count.items() if count]
+
     def most_at_once(self, function: Function) -> int:
         """Return how many environments `function` can have on this machine at most; the result is at least 1."""
         by_memory = self.memory_mb // function.memory_mb
@@ -169,6 +173,8 @@ class Room:
         Returns:
             Whether there was room. If not, `occupant.grow` is called when there may be room.
         """
+        if occupant.version.debugged and self._count.get(occupant):
+            return False  # its one environment has the debugger's port and the terminal
         if self._is_behind_another(occupant) or not self._make_room(occupant):
             self._line.setdefault(occupant, time.monotonic())
             return False

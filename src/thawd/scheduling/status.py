@@ -37,7 +37,8 @@ def _of_version(entry: VersionEntry, metrics: FunctionMetrics, spawner: Spawner)
     return {
         "state": entry.state,
         "reason": entry.reason,
-        "start": None if origin is None else origin.start,
+        # Of a version whose init failed, nothing is known about starts that succeed.
+        "start": None if origin is None or entry.state == "Failed" else origin.start,
         "start_reason": None if origin is None else origin.why,
         "start_reasons": [] if origin is None else list(map(asdict, origin.obstacles)),
         "template_init_ms": None if origin is None or origin.init_ms is None else round(origin.init_ms, 3),

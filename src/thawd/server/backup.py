@@ -106,8 +106,7 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
     staged = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(staged, ignore_errors=True)
     try:
-        with _explained(staged):
-            staged.mkdir(parents=True, mode=0o700)
+        _begin(staged)
         with _explained(staged):
             # Code is copied both before and after the state file, so that the backup has all code that the copied state
             # file names. The first copy has code that a deployment removes later. The second copy has code that a
@@ -129,6 +128,23 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
         shutil.rmtree(staged, ignore_errors=True)
         raise
     return manifest
+
+
+def _begin(staged: Path) -> None:
+    """Make the folder in which a backup is written until it is complete; it is beside the backup's own folder.
+
+    Raises:
+        StoreError: the folder cannot be made.
+    """
+    with _explained(staged):
+        try:
+            staged.mkdir(parents=True, mode=0o700)
+        except PermissionError:
+            parent = next(folder for folder in staged.parents if os.access(folder, os.F_OK))
+            raise StoreError(
+                f"this command (uid {os.geteuid()}) cannot write to {parent}, and must: a backup is written "
+                f"beside its own folder, in {staged}, until it is complete"
+            ) from None
 
 
 def _copy_databases(settings: Settings, staged: Path, say: Say) -> None:

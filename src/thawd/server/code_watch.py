@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from watchfiles import Change, DefaultFilter, awatch
@@ -20,26 +21,51 @@ from thawd.config import Settings
 from thawd.errors import ImageError
 from thawd.oci import image_lookup, references
 from thawd.oci.image_store import Images
-from thawd.telemetry.console import complain
+from thawd.stores.ignored_files import NAME as IGNORED_FILES
+from thawd.stores.ignored_files import IgnoredFiles
+from thawd.telemetry.console import complain, has_printed, say
 
 _DEBOUNCE_MS = 400
-_STEP_MS = 50
+_STEP_MS = 20
+_MOST_NAMED = 3
 _TRY_AGAIN_S = 1.0
+# A file is a copy of the server's output if it ends with this many lines of it; in such a file, they take these bytes.
+_OUTPUT_LINES = 3
+_OUTPUT_LEAST_BYTES = 40
+_OUTPUT_MOST_BYTES = 1 << 14
+# Nobody directs output into such a file.
+_NEVER_OUTPUT = frozenset({".py", ".js", ".mjs", ".cjs", ".toml", ".json", ".so"})
 
 
 class CodeWatcher:
     """Calls `reload` after each change of code, container images or configuration, and once at the start.
 
+    A change of a file that is in no package counts as none: the data folder, caches, hidden folders, editors' files,
+    and what ``.thawdignore`` names. So is a file into which another program copies what the server prints, as in
+    ``thawd up --watch | tee up.log``: each line about a republication would be a change.
+
     The watches are set up before `reload` is called, so no change is missed.
 
     Args:
         settings: returns the current configuration.
-        reload: publishes what has changed; never raises.
+        reload: publishes what has changed, and gets a text that names the changed files; never raises.
+        suffix: the end of the names of files that count; empty: all.
+        announces: whether to print each change before `reload` is called.
     """
 
-    def __init__(self, settings: Callable[[], Settings], reload: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        settings: Callable[[], Settings],
+        reload: Callable[[str], Awaitable[object]],
+        *,
+        suffix: str = "",
+        announces: bool = True,
+    ) -> None:
         self._settings = settings
         self._reload = reload
+        self._suffix = suffix
+        self._announces = announces
+        self._changed = ""
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -60,13 +86,14 @@ class CodeWatcher:
     async def _reload_and_watch(self) -> None:
         """Set up the watches, reload, and return when code or configuration has changed since the call."""
         settings = self._settings()
-        is_code = DefaultFilter(ignore_paths=[*settings.not_code()])
+        is_code = _CodeFilter(settings)
+        changed: dict[str, Change] = {}
         places = _places(settings)
         named = _NamedImages(settings)
         stop = asyncio.Event()
 
         async def watch(paths: set[Path], wanted: Callable[[Change, str], bool], *, recursive: bool) -> None:
-            async for _ in awatch(
+            async for changes in awatch(
                 *paths,
                 watch_filter=wanted,
                 debounce=_DEBOUNCE_MS,
@@ -75,17 +102,100 @@ class CodeWatcher:
                 recursive=recursive,
                 ignore_permission_denied=True,
             ):
+                for change, path in changes:
+                    changed.setdefault(path, change)
                 stop.set()
+
+        def is_wanted(change: Change, path: str) -> bool:
+            return path.endswith(self._suffix) and is_code(change, path)
 
         def is_place(_: Change, path: str) -> bool:
             # A server writes names of its own into the store's index when it publishes.
-            return Path(path) in places or (Path(path) == named.index and named.have_changed())
+            is_named = Path(path) in places or (Path(path) == named.index and named.have_changed())
+            return is_named and path.endswith(self._suffix)
 
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(watch(_code_folders(settings), is_code, recursive=True))
+            tasks.create_task(watch(_code_folders(settings), is_wanted, recursive=True))
             tasks.create_task(watch({place.parent for place in places | named.places}, is_place, recursive=False))
             await asyncio.sleep(0)  # lets each task run to its first await; by then it has set up its watch
-            await self._reload()
+            await self._reload(self._changed)
+        self._changed = named_files(changed, settings)
+        if self._changed and self._announces:
+            say(f"{self._changed} changed, building …")
+
+
+class _CodeFilter(DefaultFilter):
+    """Lets changes of files pass that are part of functions' packages.
+
+    Args:
+        settings: the configuration.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(ignore_paths=[*settings.not_code()])
+        self._rules = {str(folder): IgnoredFiles.of(folder) for folder in _code_folders(settings)}
+
+    def __call__(self, change: Change, path: str) -> bool:
+        is_in_package = super().__call__(change, path) and any(
+            self._is_in_package(path[len(folder) + 1 :], rules, is_folder=Path(path).is_dir())
+            for folder, rules in self._rules.items()
+            if path.startswith(f"{folder}/")
+        )
+        return is_in_package and not (change is Change.modified and ends_with_output(Path(path)))
+
+    def _is_in_package(self, relative: str, rules: IgnoredFiles | None, *, is_folder: bool) -> bool:
+        if relative == IGNORED_FILES:
+            return True
+        parts = relative.split("/")
+        if any(part.startswith(".") for part in (parts if is_folder else parts[:-1])):
+            return False  # hidden folders are in no package
+        return rules is None or not rules.leave_out_below(relative)
+
+
+def ends_with_output(path: Path) -> bool:
+    """Whether a file ends with the lines that this process printed lately, because a program copies them, as tee."""
+    if path.suffix in _NEVER_OUTPUT or not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _OUTPUT_MOST_BYTES))
+            end = file.read(_OUTPUT_MOST_BYTES)
+    except OSError:
+        return False
+    # A line that is not complete yet may follow.
+    lines = end[: end.rfind(b"\n") + 1].splitlines(keepends=True)[-_OUTPUT_LINES:]
+    last = b"".join(lines)
+    return len(last) >= _OUTPUT_LEAST_BYTES and has_printed(last.decode(errors="replace"))
+
+
+def named_files(changed: Mapping[str, Change], settings: Settings) -> str:
+    """The changed files, for people.
+
+    Editors make files that are there only for a moment, so files that do not exist any more are left out, unless only
+    such files have changed: then those are named that were not made just before.
+
+    Args:
+        changed: the first change that was noticed of each file, by absolute path.
+        settings: the configuration. Paths are relative to its file's folder; outside of that, to the folder of code.
+    """
+    lasting = [path for path in changed if os.path.lexists(path)]
+    lasting = lasting or [path for path, change in changed.items() if change != Change.added]
+    # The configuration comes first: what it changes, the other files may not explain.
+    lasting.sort(key=lambda path: (Path(path) != settings.path, path))
+    names = [_relative(Path(path), settings) for path in lasting]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _relative(path: Path, settings: Settings) -> str:
+    """The path from the configuration's folder, or else from the innermost folder of code that contains it."""
+    # Code of `thawd run` is two folders above the configuration, and the watch reports it with these steps in between.
+    path, *folders = (Path(os.path.normpath(each)) for each in (path, settings.path.parent, *_code_folders(settings)))
+    for folder in (folders[0], *sorted(folders[1:], key=lambda each: -len(each.parts))):
+        if path.is_relative_to(folder):
+            return str(path.relative_to(folder))
+    return os.path.relpath(path, settings.path.parent)
 
 
 class _NamedImages:

@@ -15,11 +15,13 @@ from thawd.errors import ThawdError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 # Names of thawd's own files and folders in the data folder. Everything else in it belongs to other programs.
-_OWN_FOLDERS = frozenset({"tables", "logs", "code", "packages", "environments", "images", "tmp", "snapshots", "aws"})
-_OWN_FILES = frozenset({"running", "lock", "address.json", "restore-unfinished", "snapshots.key"})
-_OWN_BEGINNINGS = ("thawd.db", ".thawd-", *(f"{folder}.before-restore-" for folder in _OWN_FOLDERS))
+_OWN_FOLDERS = frozenset(
+    {"tables", "logs", "code", "packages", "environments", "images", "tmp", "snapshots", "aws", "uv", "cluster"}
+)
+_OWN_FILES = frozenset({"running", "lock", "address.json", "restore-unfinished", "snapshots.key", "machine"})
+_OWN_BEGINNINGS = ("thawd.db", "records.db", ".thawd-", *(f"{folder}.before-restore-" for folder in _OWN_FOLDERS))
 # Folders whose files are made private one by one; in the others, the mode of the folder protects the files.
-_WITH_FILES = ("tables", "logs", "code", "snapshots", "aws")
+_WITH_FILES = ("tables", "logs", "code", "snapshots", "aws", "cluster")
 
 
 class NotOursError(ThawdError):

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thawd.config import Settings
+from thawd.gateway.function_urls.table import PATH_PREFIX
 from thawd.resources import Notification
 
+if TYPE_CHECKING:
+    from thawd.server.assembly.platform import Platform
+
 _MOST_LINES = 50
+
+
+class Announcements:
+    """What was printed of what a server serves.
+
+    Args:
+        platform: the subsystems of the server.
+    """
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._lines: list[str] = []
+
+    def new(self) -> list[str]:
+        """Return a line for everything that the server serves now, without the lines of the call before."""
+        before, self._lines = self._lines, list(_served(self._platform))
+        return [line for line in self._lines if line not in before]
+
+
+def _served(platform: Platform) -> Iterator[str]:
+    dispatcher = platform.execution.dispatcher
+    served = {name: dispatcher.entry(name).function for name in dispatcher.names()}
+    codes = {name: function.image or function.handler for name, function in served.items()}
+    urls = [(url.function, f"{platform.url}{PATH_PREFIX}{url.identifier}/") for url in platform.urls]
+    yield from functions(dispatcher.status(), codes, declared=platform.settings.functions)
+    yield from resources(platform.settings, urls)
 
 
 def functions(

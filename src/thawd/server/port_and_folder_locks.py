@@ -21,6 +21,7 @@ from thawd.system import folders
 _ADDRESS = "address.json"
 _LEFT_OVER_S = 5.0
 _LOCK_RETRY_S = 0.02
+_BRIEFLY = "briefly"
 
 
 class StartError(ThawdError):
@@ -93,38 +94,77 @@ class Lock:
 
 
 @contextlib.contextmanager
-def lock(data: Path) -> Iterator[Lock]:
+def lock(data: Path, *, briefly: bool = False) -> Iterator[Lock]:
     """Lock the data folder inside the ``with`` block. Two servers that used one folder could both run the same event.
+
+    Args:
+        data: the folder.
+        briefly: whether this is for a moment, as for a command that looks. A server that starts then waits for it.
 
     Raises:
         StartError: the folder cannot be created or written, or another process of thawd has locked it.
         NotOursError: the folder belongs to another user.
     """
+    way_out = "choose another folder with server.data or THAWD_DATA"
     try:
         folders.make(data, mode=0o700)
-        file = os.fdopen(_private(str(data / "lock"), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC), "a+")
+        file = _lock_file(data)
     except OSError as error:
         raise StartError(
-            f"the data folder {data} cannot be written ({error.strerror}): change its permissions, or choose another "
-            "folder with server.data or THAWD_DATA"
+            f"the data folder {data} cannot be written ({error.strerror}): change its permissions, or {way_out}"
         ) from error
     with file:
-        _lock(file, data)
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        _lock(file, f"uses the data folder {data}: stop it, or {way_out}", briefly=briefly)
+        (data / _ADDRESS).unlink(missing_ok=True)  # a server that was killed left it behind
         yield Lock(data / "lock", file.fileno(), make_private(data))
 
 
-def _lock(file: IO[str], data: Path) -> None:
-    """Lock the file `lock` of the data folder `data`.
+@contextlib.contextmanager
+def lock_run(folder: Path) -> Iterator[None]:
+    """Lock the folder of the configuration of ``thawd run`` inside the ``with`` block.
 
-    If the process that has the lock is killed while it starts a child, the child keeps the lock for a moment, until it
-    executes its program. So if the process with the lock does not run any more, this function tries again for
-    `_LEFT_OVER_S` seconds to take the lock.
+    A server reads its configuration again when the file changes. So a second ``thawd run`` that wrote another one would
+    change what the first serves.
+
+    Args:
+        folder: the folder, such as ``.thawd/run``; it is made, private to its owner.
 
     Raises:
-        StartError: another process of thawd has locked the folder.
+        StartError: the folder cannot be created or written, or another ``thawd run`` has locked it.
+    """
+    code = folder.parent.parent
+    try:
+        folders.make(folder.parent, mode=0o700)
+        folders.make(folder, mode=0o700)
+        file = _lock_file(folder)
+    except OSError as error:
+        raise StartError(
+            f"{folder} cannot be written ({error.strerror}): change its permissions, or copy the code to a folder of "
+            "your own"
+        ) from error
+    with file:
+        _lock(file, f"serves a file in {code} with `thawd run`: stop it, or move one of the files to another folder")
+        yield
+
+
+def _lock_file(folder: Path) -> IO[str]:
+    return os.fdopen(_private(str(folder / "lock"), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC), "a+")
+
+
+def _lock(file: IO[str], doing: str, *, briefly: bool = False) -> None:
+    """Lock a file, and write this process's id into it.
+
+    If the process that has the lock is killed while it starts a child, the child keeps the lock for a moment, until it
+    executes its program. So if the process with the lock does not run any more, or has it briefly, this function tries
+    again for `_LEFT_OVER_S` seconds to take the lock.
+
+    Args:
+        file: the file.
+        doing: what a process that has the lock does, and what to do about it.
+        briefly: whether this process has the lock briefly.
+
+    Raises:
+        StartError: another process of thawd has locked the file.
     """
     last_s = time.monotonic() + _LEFT_OVER_S
     while True:
@@ -132,15 +172,15 @@ def _lock(file: IO[str], data: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            holder = file.read().strip()
-            if time.monotonic() > last_s or (holder.isdecimal() and _runs(int(holder))):
-                raise StartError(
-                    f"another thawd (process {holder or 'unknown'}) uses the data folder {data}: stop it, or choose "
-                    "another folder with server.data or THAWD_DATA"
-                ) from None
+            holder, _, how = file.read().strip().partition(" ")
+            if time.monotonic() > last_s or (how != _BRIEFLY and holder.isdecimal() and _runs(int(holder))):
+                raise StartError(f"another thawd (process {holder or 'unknown'}) {doing}") from None
             time.sleep(_LOCK_RETRY_S)
         else:
-            return
+            break
+    file.truncate(0)
+    file.write(f"{os.getpid()} {_BRIEFLY}" if briefly else str(os.getpid()))
+    file.flush()
 
 
 def _runs(pid: int) -> bool:
@@ -175,8 +215,32 @@ def announced(data: Path, address: tuple[str, int]) -> Iterator[None]:
         file.unlink(missing_ok=True)
 
 
+def is_locked(data: Path) -> bool:
+    """Whether a process of thawd uses a data folder: a server, or a command that works without one.
+
+    The check takes a shared lock for a moment. A process that tries to lock the folder at this moment tries again.
+
+    Raises:
+        OSError: the folder cannot be read, for example because it belongs to another user.
+    """
+    try:
+        descriptor = os.open(data / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def address_in(data: Path) -> tuple[str, int] | None:
-    """Host and port of the server that uses a data folder; None if no file contains its address."""
+    """Host and port of the server that uses a data folder; None if no file contains its address.
+
+    A server that was killed leaves its address behind, so the address is valid only while `is_locked`.
+    """
     try:
         host, port = json.loads((data / _ADDRESS).read_text())
         return str(host), int(port)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from thawd.system import folders
+
 
 @dataclass(frozen=True, slots=True)
 class ReadyFile:
@@ -30,5 +32,6 @@ class ReadyFile:
             OSError: the file cannot be written.
         """
         staged = self.path.with_name(self.path.name + ".new")
+        folders.written_about.update({self.path.absolute(), staged.absolute()})
         staged.write_bytes(msgspec.json.encode({"url": url, "pid": os.getpid()}))
         staged.replace(self.path)

@@ -2,8 +2,9 @@
 
 To start, it locks the data folder, opens the port and opens the stores, so that a conflict or a damaged store is
 reported before any function runs. From then on it answers requests. Meanwhile it publishes the functions, starts the
-sources, and prints what it serves. To stop, it accepts no new work, waits at most the grace period for invocations
-in flight, ends the environments, stores the outcomes that no destination has accepted yet, and closes the stores.
+sources, and prints what it serves. To stop, it serves on for ``server.drain_s``, then accepts no new work, waits at
+most the grace period for invocations in flight, ends the environments, stores the outcomes that no destination has
+accepted yet, and closes the stores.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,25 +24,30 @@ from thawd.config import Settings
 from thawd.destinations.delivery import missing_extras
 from thawd.environments.child_processes import kill_left_over
 from thawd.errors import NoThreadError, StoreError, ThawdError
-from thawd.gateway.function_urls.table import PATH_PREFIX
-from thawd.server import greeting
+from thawd.gateway.thawd_api.probes import READINESS
+from thawd.server import service_manager
 from thawd.server.assembly.platform import Platform
 from thawd.server.code_watch import CodeWatcher
+from thawd.server.debugged_functions import held_up, stale_code_watcher
+from thawd.server.drain_time import serve_on
 from thawd.server.emulator.spawning import EmulatorProcess
 from thawd.server.port_and_folder_locks import Lock, StartError, announced, bind, lock, raise_descriptor_limit
 from thawd.server.ready_file import ReadyFile
 from thawd.server.reload import Reloader
+from thawd.server.request_lines import show_requests
+from thawd.server.service_manager import ServiceManager
 from thawd.server.switch_user import become
+from thawd.server.tls.certificates import Certificate
 from thawd.server.web import Uvicorn, configured, quieten_uvicorn
 from thawd.sources.buckets.files import install_lease_signal_handler
 from thawd.stores.backup import RESCUED, rescue, rescued
 from thawd.system import decoded_types, threads
-from thawd.telemetry.console import complain, say
+from thawd.telemetry.console import complain, is_quiet, say
 
 if TYPE_CHECKING:
     from thawd.deploy.projects.stack_updates import ServedProject
+    from thawd.environments.debugging import Debugging
 
-_FEW = 10
 _KILL_WAIT_S = 10.0
 _GUARD_S = 1.0
 # How long a stop waits until the outcomes of asynchronous events are stored: `_SETTLE_S` after the invocations have
@@ -74,6 +80,7 @@ class Server:
         aws: which other AWS services functions use; see `Platform.open`.
         project: a project of another tool, whose stacks the server has; None: only what the configuration declares.
         emulator: the process of the emulator, if it was started before.
+        debugging: the functions that a debugger can stop; None: there are none.
     """
 
     def __init__(
@@ -84,14 +91,20 @@ class Server:
         aws: str = "none",
         project: ServedProject | None = None,
         emulator: EmulatorProcess | None = None,
+        debugging: Debugging | None = None,
     ) -> None:
+        self._debugging = debugging
+        self._show_rest: Callable[[], None] = lambda: None
         self._project = project
         self._emulator = emulator
         self._settings = settings
         self._environ = environ
         self._aws = aws
         self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._lost: str | None = None
+        self._manager = ServiceManager()
+        self._certificate: Certificate | None = None
         self._lock: Lock
         self._platform: Platform
         self._reloader: Reloader
@@ -104,7 +117,8 @@ class Server:
             ready: the file that is written when the server is ready; None: no file is written.
 
         Raises:
-            StartError: the server cannot start; the message says why.
+            StartError: the server cannot start, or stopped because its data folder or state file was removed or
+                replaced; the message says why.
             StoreError: a store cannot be used.
             NoThreadError: the system allows no more threads.
         """
@@ -118,13 +132,18 @@ class Server:
             if left_over:
                 processes = "1 process" if left_over == 1 else f"{left_over} processes"
                 complain(f"thawd: ended {processes} that functions of an earlier server had left behind")
-            listener = bind(server.host, server.port)
-            host, port = listener.getsockname()[:2]
-            url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            with contextlib.closing(listener), announced(server.data, (host, port)):
+            listener = service_manager.listener(server)
+            closing.callback(listener.close)
+            if server.tls is not None:
+                self._certificate = Certificate(server.tls)
+            # With TLS, thawd's own commands use another port, without TLS, that only this machine can reach.
+            local = listener if self._certificate is None else bind("127.0.0.1", 0)
+            closing.callback(local.close)
+            url = _url_of(listener, "http" if self._certificate is None else "https")
+            with announced(server.data, local.getsockname()[:2]):
                 async with asyncio.TaskGroup() as tasks:
                     if self._project is not None:
-                        self._project.connect(url, server.access_keys)
+                        self._project.connect(_url_of(local, "http"), server.access_keys)
                         tasks.create_task(_guarded(self._project.prepare()))
                     self._platform = Platform(
                         self._settings,
@@ -133,29 +152,52 @@ class Server:
                         spawn_task=lambda work: tasks.create_task(_guarded(work)),
                         closing=closing,
                     )
+                    self._platform.execution.builder.debugging = self._debugging
                     for saved in rescued(self._platform.stores.state.path):
                         complain(f"thawd: {saved} contains the data of a removed state file; {_way_back(saved)}")
                     self._reloader = Reloader(self._platform, environ=self._environ)
-                    await self._serve(tasks, listener, watch=watch, ready=ready)
+                    await self._serve(tasks, listener, local, watch=watch, ready=ready)
+                say("stopped")  # now that no task is left that could print something
+                if self._lost is not None:
+                    raise StartError(f"the server stopped because {self._lost}")
 
     async def _serve(
-        self, tasks: asyncio.TaskGroup, listener: socket.socket, *, watch: bool, ready: ReadyFile | None
+        self,
+        tasks: asyncio.TaskGroup,
+        listener: socket.socket,
+        local: socket.socket,
+        *,
+        watch: bool,
+        ready: ReadyFile | None,
     ) -> None:
         platform = self._platform
         decoded_types.examine()  # before the first thread decodes a document
         await platform.open(aws=self._aws, emulator=self._emulator, stopping=self._stop)
+        if not is_quiet():
+            self._show_rest = show_requests(platform)
         lasting = await self._start_lasting(tasks)
         web = configured(platform.application)
-        serving = tasks.create_task(web.serve(sockets=[listener]))
+        if self._certificate is not None:
+            web.encrypt(listener, self._certificate)
+        serving = tasks.create_task(web.serve(sockets=[local]))
         self._handle_signals()
         feeding: Tasks = []
         beginning = tasks.create_task(self._begin(tasks, feeding, watch=watch, ready=ready))
         await self._stop.wait()
+        was_ready, platform.phase = platform.phase == READINESS, "stopping"
+        self._manager.stopping()
+        if was_ready and self._lost is None:
+            await serve_on(web, platform.settings.server.drain_s, hurry=self._hurry)
         say("stopping")
+        for line in held_up(platform.execution.dispatcher, platform.settings.server.grace_s):
+            complain(f"thawd: {line}")
         platform.events.stop()
         platform.sources.stop()
         platform.cloudwatch.stop()
+        platform.recording.live.close()
         web.stop()
+        if platform.cluster is not None:
+            platform.cluster.stop()
         beginning.cancel()
         platform.control.stop_publishing()
         await self._drain()
@@ -170,6 +212,7 @@ class Server:
         await platform.events.settled(_KEEP_S)
         await platform.events.close()
         await platform.cloudwatch.close()
+        await platform.recording.close()
         for task in lasting:
             task.cancel()
         await self._close(web, serving)
@@ -179,7 +222,11 @@ class Server:
         platform = self._platform
         started = asyncio.Event()
         works = (platform.execution.watch_limits(), self._guard_data(), *platform.events.works(started))
-        works = (*works, *platform.cloudwatch.works())
+        works = (*works, *platform.cloudwatch.works(), *platform.recording.works())
+        if platform.cluster is not None:
+            works = (*works, platform.cluster.run())
+        if self._certificate is not None:
+            works = (*works, self._certificate.watch())
         lasting: Tasks = [tasks.create_task(work) for work in works]
         await started.wait()
         platform.control.deployments.on_names = platform.events.invoker.declare
@@ -201,6 +248,9 @@ class Server:
         for line in missing_extras(platform.settings.functions.values()):
             complain(f"thawd: {line}")
         say(f"thawd serves {platform.url}")
+        if self._certificate is not None:
+            say(f"  certificate  {self._certificate.validity.describe()}")
+        self._manager.ready(platform.url)
         if ready is not None and not ready.after_publication:
             ready.write(platform.url)
         note = asyncio.get_running_loop().call_later(_NOTE_AFTER_S, self._say_what_waits)
@@ -209,26 +259,31 @@ class Server:
         finally:
             note.cancel()
         install_lease_signal_handler()
-        works: list[Coroutine[None, None, None]] = [platform.sources.run()]
+        works: list[Coroutine[None, None, None]] = [platform.run_sources()]
         works += [watcher.run() for watcher in platform.watchers.values()]
         if watch and self._project is None:
             works.append(CodeWatcher(lambda: platform.settings, self._reloader.catch_up).run())
+        elif self._debugging is not None and self._project is None:
+            works.append(stale_code_watcher(lambda: platform.settings, self._debugging).run())
         feeding += [tasks.create_task(work) for work in works]
         if self._project is not None:
             self._project.spare_own_programs = platform.execution.launcher.spare_own_programs
+            self._project.begin_unpacking = platform.control.begin_unpacking
             await self._project.deploy()
             if watch:
                 feeding.append(tasks.create_task(self._project.watch()))
+        platform.phase = READINESS
         self._announce()
         if ready is not None and ready.after_publication:
             ready.write(platform.url)
 
     def _say_what_waits(self) -> None:
-        """Report how many functions are not yet published. A few functions take only a moment and are not reported."""
+        """Report how many functions are not yet published."""
         count = self._platform.execution.dispatcher.pending()
-        if count > _FEW:
+        if count:
+            left = "1 function is" if count == 1 else f"{count} functions are"
             say(
-                f"  {count} functions are not yet published. thawd publishes first those for which requests arrive. "
+                f"  {left} not yet published. thawd publishes first those for which requests arrive. "
                 "Event sources start when all functions are published"
             )
 
@@ -244,19 +299,13 @@ class Server:
         await asyncio.gather(platform.events.settled(_SETTLE_S), platform.sources.settled(_SETTLE_S))
 
     async def _close(self, web: Uvicorn, serving: asyncio.Task[None]) -> None:
-        """Close the connections that are still open, and wait until the HTTP server has ended.
-
-        Raises:
-            StartError: the server stopped because its data folder or state file was removed or replaced.
-        """
+        """Close the connections that are still open, and wait until the HTTP server has ended."""
         web.stop_waiting()
         await serving
         if self._platform.emulated is not None:
             await self._platform.emulated.close()
         self._platform.execution.launcher.flush_logs()
-        say("stopped")
-        if self._lost is not None:
-            raise StartError(f"the server stopped because {self._lost}")
+        self._show_rest()
 
     async def _guard_data(self) -> None:
         """Stop the server if its data folder or state file is removed or replaced: events could no longer be stored."""
@@ -272,6 +321,7 @@ class Server:
         except StoreError as error:
             complain(f"thawd: the data of the state file cannot be saved: {error.message}")
         self._stop.set()
+        self._hurry.set()
 
     def _missing(self) -> str | None:
         """Describe what was removed or replaced: the data folder or the state file. None while both are in place."""
@@ -292,26 +342,28 @@ class Server:
             self._platform.execution.launcher.children.kill_all()
             self._platform.events.break_off()
             self._platform.stores.patience_s = 0.0
+            self._hurry.set()
         self._stop.set()
 
     def _on_reload_signal(self) -> None:
-        if self._project is None:
-            self._platform.execution.spawn_task(self._reloader.reload())
-        else:
-            self._platform.execution.spawn_task(self._project.deploy())
+        if not self._stop.is_set():
+            self._platform.execution.spawn_task(self._reload())
+
+    async def _reload(self) -> None:
+        self._manager.reloading()
+        if self._certificate is not None:
+            self._certificate.reload()
+        try:
+            await (self._reloader.reload() if self._project is None else self._project.deploy())
+        finally:
+            self._manager.ready(self._platform.url)
+        self._reloader.announce()
 
     def _announce(self) -> None:
         """Print what the server serves."""
         platform = self._platform
-        settings, dispatcher = platform.settings, platform.execution.dispatcher
-        functions = {name: dispatcher.entry(name).function for name in dispatcher.names()}
-        codes = {name: function.image or function.handler for name, function in functions.items()}
-        urls = [(url.function, f"{platform.url}{PATH_PREFIX}{url.identifier}/") for url in platform.urls]
-        for line in (
-            *greeting.functions(dispatcher.status(), codes, declared=settings.functions),
-            *greeting.resources(settings, urls),
-        ):
-            say(f"  {line}")
+        self._reloader.announce()
+        say(f"  pages     {platform.url}/_thawd/")
         limits = platform.execution.limits
         say(
             f"at most {limits['max_environments']} environments and {limits['memory_mb']} MB; memory limits by "
@@ -332,6 +384,7 @@ def run(  # noqa: PLR0913 - what the command has prepared
     aws: str,
     project: ServedProject | None = None,
     emulator: EmulatorProcess | None = None,
+    debugging: Debugging | None = None,
 ) -> None:
     """Serve until a signal stops the server.
 
@@ -343,6 +396,7 @@ def run(  # noqa: PLR0913 - what the command has prepared
         aws: which other AWS services functions use; see `Platform.open`.
         project: a project of another tool, whose stacks the server has; None: only what the configuration declares.
         emulator: the process of the emulator, if it was started before.
+        debugging: the functions that a debugger can stop; None: there are none.
 
     Raises:
         ThawdError: the server could not start, or stopped for a reason outside of thawd.
@@ -357,7 +411,7 @@ def run(  # noqa: PLR0913 - what the command has prepared
     _give_memory_back()
     _adopt_strays()
     quieten_uvicorn()
-    server = Server(settings, environ=environ, aws=aws, project=project, emulator=emulator)
+    server = Server(settings, environ=environ, aws=aws, project=project, emulator=emulator, debugging=debugging)
     has_ended = False
     try:
         import uvloop
@@ -382,6 +436,11 @@ def _expected(error: Exception) -> Exception | None:
         expected = [_expected(part) for part in error.exceptions]
         return None if None in expected else expected[0]
     return error if isinstance(error, ThawdError | OSError) else threads.scarcity(error)
+
+
+def _url_of(listener: socket.socket, scheme: str) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _way_back(saved: Path) -> str:

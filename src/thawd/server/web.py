@@ -10,14 +10,18 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 
-from thawd.gateway.http_server.connections import protocol_of
+from thawd.gateway.http_server.connections import Connection, protocol_of
 from thawd.gateway.http_server.limits import ConnectionLimits, Connections, most_connections
+from thawd.server.tls.certificates import Certificate
+from thawd.server.tls.listening import TlsListener
 from thawd.system.retry import is_set_within
 from thawd.telemetry.console import complain
 
 # uvicorn's message about an answer that ends before it is complete.
 _CUT_OFF = "ASGI callable returned without completing response."
 
+# Of these, each needs a file descriptor and some 100 KiB of memory.
+_MOST_HANDSHAKES = 256
 _DATE_S = 1.0
 _LOOK_S = 0.01
 
@@ -43,9 +47,39 @@ class Uvicorn(uvicorn.Server):
     Unchanged, uvicorn would check only every 0.1 s whether it is to stop, and would then wait at least another 0.1 s.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
+        self._connections = connections
         self._is_ending = asyncio.Event()
+        self._encrypted: TlsListener | None = None
+        self._tls: tuple[socket.socket, Certificate] | None = None
+
+    def encrypt(self, listening: socket.socket, certificate: Certificate) -> None:
+        """Serve a further socket, with TLS. Call it before `serve`."""
+        self._tls = (listening, certificate)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections."""
+        await super().startup(sockets)
+        if self._tls is not None:
+            listening, certificate = self._tls
+            self._encrypted = TlsListener(
+                listening,
+                context=lambda: certificate.context,
+                new_protocol=self._new_protocol,
+                most=min(_MOST_HANDSHAKES, most_connections() // 2),
+            )
+
+    def _new_protocol(self) -> asyncio.Protocol:
+        kind: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+    def end_connections(self) -> None:
+        """Close each connection after its next answer, which says so. New connections are accepted, for one request."""
+        self._connections.is_ending = True
+        for connection in self.server_state.connections:
+            if isinstance(connection, Connection) and connection.cycle is not None:
+                connection.cycle.keep_alive = False
 
     def stop(self) -> None:
         """Accept no more connections, and end when the open ones have got their answers."""
@@ -68,7 +102,8 @@ class Uvicorn(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listening sockets, and wait until all requests are answered or `stop_waiting` is called."""
-        for listening in (*self.servers, *(sockets or ())):
+        encrypted = () if self._encrypted is None else (self._encrypted,)
+        for listening in (*self.servers, *encrypted, *(sockets or ())):
             listening.close()
         state = self.server_state
         for connection in list(state.connections):
@@ -93,10 +128,11 @@ def configured(
         complain: prints a line for the operator.
     """
     limits = ConnectionLimits(connections=most_connections()) if limits is None else limits
+    connections = Connections(limits, complain=complain)
     return Uvicorn(
         uvicorn.Config(
             application,
-            http=protocol_of(Connections(limits, complain=complain)),  # type: ignore[arg-type]
+            http=protocol_of(connections),  # type: ignore[arg-type]
             loop="none",
             lifespan="off",
             access_log=False,
@@ -104,5 +140,6 @@ def configured(
             ws="none",
             server_header=False,
             backlog=1024,
-        )
+        ),
+        connections,
     )

@@ -43,9 +43,14 @@ class ChunkPlace(Protocol):
     """A place for objects.
 
     Every method raises StoreError if the place failed, and the call may be repeated (HTTP 500).
+
+    Attributes:
+        name: names the place in messages.
+        frees_chunks: whether the place itself removes chunks that no record needs. Then they are never removed here.
     """
 
     name: str
+    frees_chunks: bool
 
     def put(self, key: str, data: bytes) -> None:
         """Store an object, durably."""
@@ -76,6 +81,7 @@ class FolderPlace:
     """
 
     def __init__(self, folder: Path) -> None:
+        self.frees_chunks = False
         self._folder = folder.absolute()
         self.name = str(self._folder)
 
@@ -131,6 +137,17 @@ class FolderPlace:
         with _explained(path):
             path.unlink(missing_ok=True)
 
+    def remove_unfinished(self, *, before_unix_s: float) -> int:
+        """Remove what processes left behind that died while they wrote, if it is older. Returns the number of files."""
+        removed = 0
+        for folder, _, names in os.walk(self._folder):
+            for path in (Path(folder) / name for name in names if name.startswith(_UNFINISHED)):
+                with contextlib.suppress(FileNotFoundError), _explained(path):
+                    if path.lstat().st_mtime < before_unix_s:
+                        path.unlink()
+                        removed += 1
+        return removed
+
     def _path(self, key: str) -> Path:
         return self._folder / _checked(key)
 
@@ -143,6 +160,7 @@ class BucketPlace:
     """
 
     def __init__(self, bucket: RemoteBucket) -> None:
+        self.frees_chunks = False
         self._bucket = bucket
         self._store = BucketStore(bucket)
         self.name = str(bucket.url)

@@ -213,6 +213,22 @@ class PackageStore:
         _remove(aside)
 
 
+def is_package(folder: Path, name: str) -> bool:
+    """Whether a folder contains the package with this name, and nothing else. Reads all files.
+
+    Raises:
+        StoreError: a file cannot be read (HTTP 500).
+    """
+    try:
+        everything = Tree(folder, is_whole=True).scan()
+        if _digest(everything) == name:
+            return True
+        manifest = Tree(folder).scan()
+    except VanishedError:
+        return False
+    return manifest.keys() == everything.keys() and _digest(manifest) == name
+
+
 def _digest(manifest: Manifest) -> str:
     digest = hashlib.sha256(b"thawd package 1\n")
     for path, entry in sorted((os.fsencode(path), entry) for path, entry in manifest.items()):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 import queue
 import sqlite3
 import threading
@@ -74,6 +75,10 @@ class Database:
     Attributes:
         path: the file.
         gauged: the number that the argument `gauge` read in the last committed transaction; 0 before the first.
+        gauge_from: from which number on `gauged` must be exact; None: always. If it is set, the number may grow only by
+            one for each row that a statement inserts, changes or deletes. The number is then read only in transactions
+            that could leave it at `gauge_from` or above. In others, `gauged` may be out of date, but both it and the
+            actual number are below `gauge_from`.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class Database:
         application_id: int = APPLICATION_ID,
         busy_timeout_s: float = 5.0,
         gauge: Work[int] | None = None,
+        is_lazy: bool = False,
     ) -> None:
         """Open the file, and create it if it is missing. Blocks for a few milliseconds.
 
@@ -93,6 +99,7 @@ class Database:
             application_id: marks the kind of file.
             busy_timeout_s: how long to wait for a lock that another process holds, seconds.
             gauge: reads a number at the end of each transaction, and must be quick; None: no number is read.
+            is_lazy: whether a commit does not wait for the disk, so that a power cut may undo the last transactions.
 
         Raises:
             StoreError: the file cannot be used; the message says why and what to do.
@@ -101,10 +108,14 @@ class Database:
         """
         self.path = path
         self.gauged = 0
+        self.gauge_from: float | None = None
         self._gauge = gauge
+        self._gauged_after: int | None = None  # the connection's `total_changes` when `gauged` was read
         connection = sqlite_file.open_writer(
             path, migrations=migrations, application_id=application_id, busy_timeout_s=busy_timeout_s
         )
+        if is_lazy:
+            connection.execute("PRAGMA synchronous=NORMAL")
         try:
             reader = sqlite_file.open_reader(path, busy_timeout_s=busy_timeout_s)
         except StoreError:
@@ -236,9 +247,9 @@ class Database:
                 outcomes = [self._run(connection, job) for job in jobs]
             have_run = True
             if len(jobs) > 1 or outcomes[0].error is None:
-                gauged = self._read_gauge(connection)
+                gauged, gauged_after = self._read_gauge(connection)
                 connection.execute("COMMIT")
-                self.gauged = gauged  # set before any caller gets its result
+                self.gauged, self._gauged_after = gauged, gauged_after  # set before any caller gets its result
         except BaseException as error:
             # On a full disk, SQLite may undo the whole transaction, not only the operation that failed. Source:
             # sqlite.org/lang_transaction.html, "Response To Errors Within A Transaction".
@@ -253,14 +264,27 @@ class Database:
         self._make_room(connection)
         return [outcome for job in jobs for outcome in self._commit(connection, [job], last_try=True)]
 
-    def _read_gauge(self, connection: sqlite3.Connection) -> int:
+    def gauge_at_most(self, connection: sqlite3.Connection) -> float:
+        """An upper bound of the number that `gauge` would read now. To be called by an operation of `write`.
+
+        Unlike `gauge`, this executes no statement. Every statement makes the writer wait for the event loop's thread a
+        few times, because it releases the interpreter's lock (GIL).
+        """
+        if self._gauged_after is None:
+            return math.inf
+        # SQLite counts with 32 bits: after 2,147,483,647 changes, it goes on at -2,147,483,648.
+        return self.gauged + (connection.total_changes - self._gauged_after) % (1 << 32)
+
+    def _read_gauge(self, connection: sqlite3.Connection) -> tuple[int, int | None]:
         if self._gauge is None:
-            return 0
+            return 0, None
+        if self.gauge_from is not None and self.gauge_at_most(connection) < self.gauge_from:
+            return self.gauged, self._gauged_after
         try:
-            return self._gauge(connection)
+            return self._gauge(connection), connection.total_changes
         except sqlite3.Error:
             # The gauge may read a damaged page that no operation has read. That must not make the operations fail.
-            return self.gauged
+            return self.gauged, None
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
         """Copy the log into the file, so that the log can be reused from its beginning.

@@ -138,10 +138,40 @@ _TENANTS = """
 ALTER TABLE events ADD COLUMN tenant TEXT;
 """
 
+# Copies of events in a cluster's database (NULL: there is none). `copy_changes` lists the copies that must follow a
+# change of their event. Each change of an event gets a new number, also if the event is listed already.
+_COPIES = """
+ALTER TABLE events ADD COLUMN copy_key TEXT;
+CREATE UNIQUE INDEX events_by_copy ON events (copy_key) WHERE copy_key IS NOT NULL;
+CREATE TABLE copy_changes (
+    change INTEGER PRIMARY KEY AUTOINCREMENT, copy_key TEXT NOT NULL UNIQUE, event INTEGER NOT NULL
+) STRICT;
+CREATE TRIGGER copied_event_deleted AFTER DELETE ON events WHEN OLD.copy_key IS NOT NULL BEGIN
+    INSERT OR REPLACE INTO copy_changes (copy_key, event) VALUES (OLD.copy_key, OLD.id);
+END;
+CREATE TRIGGER copied_event_changed AFTER UPDATE ON events WHEN NEW.copy_key IS NOT NULL BEGIN
+    INSERT OR REPLACE INTO copy_changes (copy_key, event) VALUES (NEW.copy_key, NEW.id);
+END;
+"""
+
+# Counts accepted events in both tables with one statement. Each statement makes the writer's thread wait for the event
+# loop's thread a few times.
+_ACCEPTANCES = """
+CREATE VIEW acceptances AS SELECT function, accepted AS count FROM flow;
+CREATE TRIGGER acceptances_inserted INSTEAD OF INSERT ON acceptances BEGIN
+    INSERT INTO depths VALUES (NEW.function, 0, NEW.count)
+        ON CONFLICT (function, state) DO UPDATE SET count = count + excluded.count;
+    INSERT INTO flow (function, accepted) VALUES (NEW.function, NEW.count)
+        ON CONFLICT (function) DO UPDATE SET accepted = accepted + excluded.accepted;
+END;
+"""
+
 MIGRATIONS = (
     *(_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS, _STREAMS, _TENANTS),
     log_events.SCHEMA,
     metric_history.SCHEMA,
+    _COPIES,
+    _ACCEPTANCES,
 )
 
 

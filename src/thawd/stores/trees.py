@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from thawd.errors import StoreError, StoreFullError
+from thawd.stores.ignored_files import NAME, IgnoredFiles
 
 # Source: <linux/fs.h>, FICLONE = _IOW(0x94, 9, int): the new file shares the old file's blocks until either is written.
 _FICLONE = 0x40049409
@@ -80,6 +81,7 @@ class Tree:
         self.root = root.resolve()
         self._excluded = {path.resolve() for path in exclude}
         self._is_whole = is_whole
+        self._ignored = None if is_whole else IgnoredFiles.of(self.root)
 
     def scan(self) -> Manifest:
         """All entries, with digests of their contents.
@@ -103,6 +105,19 @@ class Tree:
             if stat.S_ISLNK(entry.mode):
                 self._check_link(relative, entry, manifest)
         return manifest
+
+    def contains(self, path: Path) -> bool:
+        """Whether a file or folder within the code folder is in copies of it.
+
+        Raises:
+            StoreError: a folder cannot be read (HTTP 500).
+        """
+        folder = self.root
+        for part in path.relative_to(folder).parts:
+            if folder / part not in self._children(folder):
+                return False
+            folder /= part
+        return True
 
     def copy(self, manifest: Manifest, *, target: Path) -> None:
         """Create the new folder `target`, and copy everything in `manifest` into it, with the current contents.
@@ -140,7 +155,7 @@ class Tree:
         path = Path(child.path)
         if self._is_whole:
             return False
-        if child.name.endswith(".pyc") or path in self._excluded:
+        if child.name.endswith(".pyc") or child.name == NAME or path in self._excluded or self._is_ignored(child):
             return True
         # Links that begin with a dot are left out, too: some editors mark an open file with a link to nothing.
         if child.name.startswith(".") and not child.is_file(follow_symlinks=False):
@@ -152,6 +167,12 @@ class Tree:
         if child.name == "__pycache__" or (path / "pyvenv.cfg").exists():
             return True
         return child.is_symlink() and path.resolve() in self._excluded
+
+    def _is_ignored(self, child: os.DirEntry[str]) -> bool:
+        if self._ignored is None:
+            return False
+        relative = Path(child.path).relative_to(self.root).as_posix()
+        return self._ignored.leave_out(relative, is_folder=child.is_dir(follow_symlinks=False))
 
     def _entry(self, path: Path) -> Entry | None:
         mode = path.lstat().st_mode

@@ -1,5 +1,9 @@
 """Stores uploaded code: the zip files, and the packages unpacked from them, both named by the zip file's SHA-256.
 
+A package with many files is used before it is on the disk, because that may take seconds. Until then its folder has
+the sticky bit. A later process does not use such a folder, which may lack files after a power cut: it unpacks the zip
+file again.
+
 A zip file is untrusted data. It is refused if a name or link in it leads outside the package's folder, or if its files
 are larger than allowed after unpacking. Nothing of a refused zip file remains on the disk.
 """
@@ -8,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import io
 import lzma
@@ -15,12 +20,13 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO
 
 from thawd.errors import InvalidParameterValueException, StoreError
@@ -38,7 +44,7 @@ _DEEPEST_LINKS = 40
 _LONGEST_NAME, _LONGEST_PATH = 255, 2048
 # How long to keep a package that no function or layer uses yet, seconds.
 _RECENT_S = 600.0
-# With more files than this, syncing the whole machine's disks is faster than syncing each file.
+# With more files than this, a package is used before it is on the disk.
 _MANY_FILES = 256
 _UNREADABLE = (
     zipfile.BadZipFile,
@@ -81,7 +87,11 @@ class CodeStore:
         self._zips = data / "code"
         self._packages = data / "packages"
         self._recent: dict[str, float] = {}
+        # Packages that this object has unpacked, and can use while they have the sticky bit.
+        self._fresh: set[str] = set()
+        self._installing = threading.Lock()
         self._executor = threads.pool(1, name="code")
+        self._syncing = threads.pool(1, name="code sync")
 
     def zip_path(self, name: str) -> Path:
         """The zip file of a package."""
@@ -106,6 +116,10 @@ class CodeStore:
             raise InvalidParameterValueException("Uploaded file must be a non-empty zip")
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._add, content)
 
+    def begin(self, content: bytes) -> None:
+        """Begin to do what `add` does, in the background. Errors are left to `add`. May be called in any thread."""
+        self._executor.submit(self._add, content)
+
     def _add(self, content: bytes) -> Code:
         digest = hashlib.sha256(content)
         name = digest.hexdigest()
@@ -127,7 +141,7 @@ class CodeStore:
             StoreError: both the folder and the zip file are missing, or the folder cannot be new_path (500).
         """
         folder = self.package_path(name)
-        if not folder.is_dir():
+        if not self._is_whole(name):
             try:
                 content = self.zip_path(name).read_bytes()
             except OSError as error:
@@ -167,23 +181,38 @@ class CodeStore:
                     raise _too_large(most_bytes)
                 if not members:
                     raise InvalidParameterValueException("Uploaded file must be a non-empty zip")
-                if not self.package_path(name).is_dir():
-                    self._install(archive, members, name, most_bytes)
+                with self._installing:  # functions with the same code need its package at the same time
+                    if not self._is_whole(name):
+                        self._install(archive, members, name, most_bytes)
                 return total
         except _UNREADABLE:
             raise InvalidParameterValueException(_CANNOT_UNZIP) from None
+
+    def _is_whole(self, name: str) -> bool:
+        """Return whether a package exists, and another process has not left it unsynced."""
+        try:
+            mode = self.package_path(name).stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return not mode & stat.S_ISVTX or name in self._fresh
 
     def _install(
         self, archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, str]], name: str, most_bytes: int
     ) -> None:
         with storing(self._packages):
             self._packages.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.package_path(name).is_dir():  # another process has left it unsynced
+                shutil.rmtree(self.package_path(name))
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._packages))
             try:
                 target = unfinished / "package"
-                target.mkdir(mode=0o755)
+                target.mkdir(mode=0o1755 if len(members) > _MANY_FILES else 0o755)
+                is_synced_later = bool(target.stat().st_mode & stat.S_ISVTX)  # not every file system has the bit
                 _extract_all(archive, members, target, most_bytes)
-                _sync(target)
+                if is_synced_later:
+                    self._fresh.add(name)
+                else:
+                    folders.sync_all(target)
                 try:
                     target.rename(self.package_path(name))
                 except OSError:
@@ -191,6 +220,22 @@ class CodeStore:
                         raise
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
+        if is_synced_later:
+            with contextlib.suppress(OSError):
+                folder = os.open(self.package_path(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                self._syncing.submit(self._settle, folder)
+
+    def _settle(self, folder: int) -> None:
+        """Sync a package, then take the sticky bit off. If that fails, the next process unpacks the package again.
+
+        Args:
+            folder: a descriptor of its folder, because the path may be that of another one meanwhile. It is closed.
+        """
+        try:
+            os.sync()  # one call is faster than one for each file
+            os.fchmod(folder, os.fstat(folder).st_mode & 0o777)
+        finally:
+            os.close(folder)
 
 
 def _too_large(most_bytes: int) -> InvalidParameterValueException:
@@ -206,23 +251,32 @@ def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
 
     Raises:
         InvalidParameterValueException: a name leads outside the folder or is too long, a file is encrypted, or a file
-            is in a folder that has the name of another file in the zip file (400).
+            has the name of a folder in the zip file (400).
     """
     files: set[str] = set()
+    folders_seen: set[str] = set()
     for info in archive.infolist():
-        path = PurePosixPath(info.filename.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or "\0" in info.orig_filename:
+        name = info.filename.replace("\\", "/")
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        path = "/".join(parts)
+        if name.startswith("/") or ".." in parts or "\0" in info.orig_filename:
             raise _unsafe(info.filename, "leads outside the folder")
         if info.flag_bits & 1:
             raise _unsafe(info.filename, "is encrypted")
-        if any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts) or len(str(path)) > _LONGEST_PATH:
+        if len(path) > _LONGEST_PATH or any(len(os.fsencode(part)) > _LONGEST_NAME for part in parts):
             raise _unsafe(info.filename[:100], "has a name that is too long")
-        if info.is_dir() or not path.parts:
+        if info.is_dir() or not parts:
             continue
-        if any(str(parent) in files for parent in path.parents):
-            raise _unsafe(info.filename, "is in a folder that has the name of a file in the zip file")
-        files.add(str(path))
-        yield info, str(path)
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders_seen:
+            if folder in files:
+                raise _unsafe(info.filename, "is in a folder that has the name of a file in the zip file")
+            folders_seen.add(folder)
+            folder = folder.rpartition("/")[0]
+        if path in folders_seen:
+            raise _unsafe(info.filename, "is a file and a folder")
+        files.add(path)
+        yield info, path
 
 
 def _extract_all(
@@ -230,40 +284,46 @@ def _extract_all(
 ) -> None:
     left = most_bytes
     links: dict[str, str] = {}
+    root, made = str(target), {str(target)}
     for info, path in members:
         if stat.S_ISLNK(info.external_attr >> 16):
             links[path] = archive.read(info).decode("utf-8", "surrogateescape") if info.file_size < 4096 else "/"
             continue
-        new_path = target / path
-        if new_path.is_dir():
-            raise _unsafe(info.filename, "is a file and a folder")
-        new_path.parent.mkdir(parents=True, exist_ok=True)
+        new_path = f"{root}/{path}"
+        folder = new_path.rpartition("/")[0]
+        if folder not in made:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            made.add(folder)
         left = _extract(archive, info, new_path, left, most_bytes)
-    # Links are created last, so that no file is ever new_path through a link.
+    # Links are created last, so that no file is ever created through a link.
     for path, points_to in links.items():
         if not _stays_inside(path, points_to, links):
             raise _unsafe(path, "is a link that leads outside the folder")
-        new_path = target / path
-        if new_path.is_dir():
-            raise _unsafe(path, "is a link and a folder")
-        new_path.parent.mkdir(parents=True, exist_ok=True)
-        new_path.unlink(missing_ok=True)
-        new_path.symlink_to(points_to)
+        link = target / path
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(points_to)
 
 
-def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, new_path: Path, left: int, most_bytes: int) -> int:
+def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, new_path: str, left: int, most_bytes: int) -> int:
     """Write one file; returns how many bytes may still be unpacked.
 
     The bytes are counted, because the size that the zip file states may be wrong.
     """
     mode = (info.external_attr >> 16) & 0o777
-    with archive.open(info) as source, new_path.open("wb") as file:
-        while chunk := _read(source):
-            left -= len(chunk)
-            if left < 0:
-                raise _too_large(most_bytes)
-            file.write(chunk)
-    new_path.chmod((mode or 0o644) | 0o444)
+    file = os.open(new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with archive.open(info) as source:
+            while chunk := _read(source):
+                left -= len(chunk)
+                if left < 0:
+                    raise _too_large(most_bytes)
+                rest = memoryview(chunk)
+                while rest:
+                    rest = rest[os.write(file, rest) :]
+        os.fchmod(file, (mode or 0o644) | 0o444)
+    finally:
+        os.close(file)
     return left
 
 
@@ -289,11 +349,3 @@ def _stays_inside(link: str, points_to: str, links: dict[str, str]) -> bool:
             return False
         link, points_to = through, links[through] + reached[len(through) :]
     return False
-
-
-def _sync(folder: Path) -> None:
-    """Sync the files of a folder and their names to the disk, before the folder gets its final name."""
-    if sum(len(names) for _, _, names in os.walk(folder)) > _MANY_FILES:
-        os.sync()  # one call is faster than one for each file
-    else:
-        folders.sync_all(folder)

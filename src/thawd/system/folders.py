@@ -145,3 +145,18 @@ def sync(path: Path | bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+written_about: set[Path] = set()
+"""Files with absolute paths that this process writes about itself, such as its ready file."""
+
+
+def printed_into() -> set[Path]:
+    """Return the regular files, with absolute paths, into which this process prints, and those in `written_about`."""
+    files = set(written_about)
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink:
+                files.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+    return files

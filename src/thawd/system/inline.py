@@ -9,7 +9,8 @@ Guarantees:
 - while a coroutine runs inline, no task is current. So `asyncio.timeout` and `asyncio.TaskGroup` refuse to work,
   instead of acting on another task. A coroutine that needs one of them first awaits `in_task`;
 - an error never continues a coroutine within the call that sets it, but in the event loop's next turn;
-- at most `_DEPTH` coroutines are nested; further ones continue in the event loop's next turn.
+- at most `_DEPTH` coroutines are nested; further ones continue in the event loop's next turn;
+- if no task can be made for the rest of a coroutine, because the task group is ending, the coroutine ends there.
 """
 
 from __future__ import annotations
@@ -203,14 +204,32 @@ class _InlineRun:
         except asyncio.CancelledError:
             return
         except BaseException as error:
-            report = {"message": "A coroutine that ran inline has failed", "exception": error}
-            self._loop.call_exception_handler(report)
+            self._report(error)
             return
         finally:
             _now.depth -= 1
             _now.running = outer
         if not isinstance(awaited, InlineFuture):
-            self._spawn(_rest(self._work, awaited))
+            self._continue_in_task(awaited)
+
+    def _continue_in_task(self, awaited: Any) -> None:
+        rest = _rest(self._work, awaited)
+        try:
+            self._spawn(rest)
+        except RuntimeError:
+            # A task group that is ending takes no more tasks. The coroutine ends as if its task were cancelled. This
+            # must not raise: the caller has set a result, and perhaps has others to set.
+            rest.close()
+            try:
+                self._work.close()
+            except RuntimeError:
+                pass  # the coroutine awaits something as it ends
+            except BaseException as error:
+                self._report(error)
+
+    def _report(self, error: BaseException) -> None:
+        report = {"message": "A coroutine that ran inline has failed", "exception": error}
+        self._loop.call_exception_handler(report)
 
 
 async def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> None:
@@ -247,6 +266,11 @@ def run_inline(work: Coroutine[Any, Any, None], spawn: Callable[[Coroutine[Any, 
             `InlineFuture`.
     """
     _InlineRun(work, asyncio.get_running_loop(), spawn).proceed()
+
+
+def runs_inline() -> bool:
+    """Whether the code that calls this runs inline, and not in a task."""
+    return _now.running is not None
 
 
 def can_run_inline() -> bool:

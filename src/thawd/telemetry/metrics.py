@@ -1,77 +1,22 @@
 """All metrics of the platform, with their names, units and help texts.
 
-The same counters of each function are shown in ``/metrics`` (Prometheus) and in ``/_thawd/status``. Environments export
-no metrics: they send their measurements to the platform together with each answer. In this module, a record is the JSON
-document that a destination gets about an asynchronous invocation: the event, and the answer or the error.
+The same counters of each function are shown in ``/metrics`` (`thawd.telemetry.exposition`) and in ``/_thawd/status``.
+Environments export no metrics: they send their measurements to the platform together with each answer. In this module,
+a record is the JSON document that a destination gets about an asynchronous invocation: the event, and the answer or the
+error.
 """
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import enum
-import itertools
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
-from prometheus_client.registry import Collector
-
 from thawd.invocation import Result, StartKind
+from thawd.telemetry.distribution import Distribution
 from thawd.telemetry.samples import Samples
-
-_RATIO = math.log(1.02)
-_SMALLEST_MS = 0.001
-
-
-class Distribution:
-    """Counts durations in logarithmic buckets 2 % wide. It uses a few hundred integers; quantiles are exact to 1 %.
-
-    Attributes:
-        count: number of recorded durations.
-        sum_ms: sum of the durations, milliseconds.
-        max_ms: longest duration, milliseconds.
-    """
-
-    __slots__ = ("_buckets", "count", "max_ms", "sum_ms")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.sum_ms = 0.0
-        self.max_ms = 0.0
-        self._buckets: dict[int, int] | None = None  # a function that never runs needs none
-
-    def record(self, value_ms: float) -> None:
-        """Add one duration, milliseconds."""
-        self.count += 1
-        self.sum_ms += value_ms
-        self.max_ms = max(self.max_ms, value_ms)
-        bucket = int(math.log(value_ms / _SMALLEST_MS) / _RATIO) if value_ms > _SMALLEST_MS else 0
-        buckets = self._buckets
-        if buckets is None:
-            buckets = self._buckets = {}
-        buckets[bucket] = buckets.get(bucket, 0) + 1
-
-    def quantile_ms(self, fraction: float) -> float:
-        """Return the duration below which `fraction` (0-1) of all durations lie, milliseconds; 0: there are none."""
-        rank = fraction * self.count
-        seen = 0
-        for bucket, count in sorted((self._buckets or {}).items()):
-            seen += count
-            if seen >= rank:
-                return min(self.max_ms, _SMALLEST_MS * math.exp((bucket + 0.5) * _RATIO))
-        return 0.0
-
-    def summary(self) -> dict[str, float]:
-        """Return count, median, 99th percentile and maximum, for ``/_thawd/status``."""
-        return {
-            "count": self.count,
-            "p50_ms": round(self.quantile_ms(0.5), 3),
-            "p99_ms": round(self.quantile_ms(0.99), 3),
-            "max_ms": round(self.max_ms, 3),
-        }
+from thawd.telemetry.sampling import Sampler
 
 
 class Fallback(enum.StrEnum):
@@ -140,6 +85,8 @@ class FunctionMetrics:
         dead_letter_errors: failed attempts to send a payload to the function's dead-letter queue.
         recursive_invocations_dropped: invocations dropped because they would have continued a loop: a chain of
             invocations that invokes the same function again and again.
+        sampler: decides which successful invocations are recorded; None: none has ended yet.
+        refusals: the same for invocations that were refused.
     """
 
     __slots__ = (
@@ -156,6 +103,8 @@ class FunctionMetrics:
         "init_failures",
         "peak",
         "recursive_invocations_dropped",
+        "refusals",
+        "sampler",
         "throttles",
         "timeouts",
     )
@@ -177,10 +126,18 @@ class FunctionMetrics:
         self.destination_failures = 0
         self.dead_letter_errors = 0
         self.recursive_invocations_dropped = 0
+        self.sampler: Sampler | None = None
+        self.refusals: Sampler | None = None
 
-    def count(self, result: Result, elapsed_ms: float) -> None:
-        """Count an invocation that was answered `elapsed_ms` milliseconds after its request."""
-        self.record_invocation(result.start_kind, elapsed_ms)
+    def count(self, result: Result, elapsed_ms: float, trace: str | None = None) -> None:
+        """Count an invocation.
+
+        Args:
+            result: its result.
+            elapsed_ms: time from its request to its answer, milliseconds.
+            trace: its X-Ray trace header; None: it has none.
+        """
+        self.record_invocation(result.start_kind, elapsed_ms, trace)
         self.batched += result.batch_size > 1
         if result.function_error is not None:
             self.errors += 1
@@ -231,11 +188,11 @@ class FunctionMetrics:
             self._starts = Distributions()
         self._starts[kind].record(took_ms)
 
-    def record_invocation(self, kind: StartKind, took_ms: float) -> None:
-        """Record how long an invocation took, milliseconds."""
+    def record_invocation(self, kind: StartKind, took_ms: float, trace: str | None = None) -> None:
+        """Record how long an invocation took, milliseconds, and its X-Ray trace header."""
         if self._invocations is None:
             self._invocations = Distributions()
-        self._invocations[kind].record(took_ms)
+        self._invocations[kind].record(took_ms, trace)
 
     def count_fallback(self, reason: Fallback, times: int = 1) -> None:
         """Count starts that were slower than possible."""
@@ -292,11 +249,11 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "starts": "Time from spawning an execution environment until it is ready, by start kind, in seconds.",
     "invocations": "Time from the request for an execution environment to the answer, by start kind, in seconds.",
 }
-_KINDS: Mapping[str, Sequence[StartKind]] = {
+# The start kinds that each of these distributions can have.
+KINDS: Mapping[str, Sequence[StartKind]] = {
     "starts": (StartKind.COLD, StartKind.FORK, StartKind.THAW),
     "invocations": tuple(StartKind),
 }
-_NONE = Distribution()
 # These metrics have the labels `source` and `function`; `SourceSubsystem.measure` sets them.
 SOURCE_COUNTERS: Mapping[str, str] = {
     "source_events": "Messages received from a queue, records received from a stream, runs of a schedule, or events of "
@@ -328,10 +285,6 @@ EVENT_GAUGES: Mapping[str, str] = {
     "dead_letters": "Dead letters in the state file.",
     "oldest_event_age_seconds": "Age of the oldest queued asynchronous event, in seconds.",
 }
-# `Metrics.exposition` yields to other tasks after this many functions, which take about ten milliseconds.
-_AT_A_TIME = 25
-# Each metric begins with this text in Prometheus' format.
-_FAMILY = "# HELP "
 GAUGES: Mapping[str, str] = {
     "environments": "Execution environments alive, by state.",
     "waiting": "Requests waiting for an execution environment.",
@@ -361,89 +314,3 @@ class Metrics:
     def set_gauge(self, name: str, *, function: str, state: str = "", value: float) -> None:
         """Set one gauge of `GAUGES`."""
         self.gauges.setdefault(function, {})[name, state] = value
-
-    async def exposition(self) -> bytes:
-        """Return the metrics in Prometheus' text format. Yields to other tasks between groups of functions."""
-        named = dict.fromkeys([*self.functions, *self.events, *(function for _, function in self.sources)])
-        named |= dict.fromkeys(self.gauges)
-        names = list(named)
-        families: list[list[str]] = []
-        for start in range(0, max(len(names), 1), _AT_A_TIME):
-            texts = _Selection(self, names[start : start + _AT_A_TIME]).text().split(_FAMILY)[1:]
-            if not families:
-                families = [[] for _ in texts]
-            for parts, text in zip(families, texts, strict=True):
-                parts.append(text.split("\n", 2)[2] if parts else _FAMILY + text)
-            await asyncio.sleep(0)
-        return "".join(itertools.chain.from_iterable(families)).encode()
-
-
-class _Selection(Collector):
-    """The metrics of some functions, as a collector for the Prometheus client."""
-
-    def __init__(self, metrics: Metrics, names: Sequence[str]) -> None:
-        wanted = set(names)
-        self._functions = {name: metrics.functions[name] for name in names if name in metrics.functions}
-        self._events = {name: metrics.events[name] for name in names if name in metrics.events}
-        self._sources = {key: figures for key, figures in metrics.sources.items() if key[1] in wanted}
-        self._gauges: dict[str, dict[tuple[str, str], float]] = {}
-        for function in names:
-            for (name, state), value in metrics.gauges.get(function, {}).items():
-                self._gauges.setdefault(name, {})[function, state] = value
-
-    def text(self) -> str:
-        """Return the metrics in Prometheus' text format."""
-        registry = CollectorRegistry()
-        registry.register(self)
-        return generate_latest(registry).decode()
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics. The Prometheus client calls this method whenever `text` is called."""
-        for name, text in COUNTERS.items():
-            counter = CounterMetricFamily(f"thawd_{name}", text, labels=["function"])
-            for function, metrics in self._functions.items():
-                counter.add_metric([function], getattr(metrics, name))
-            yield counter
-        fallbacks = CounterMetricFamily("thawd_fallbacks", FALLBACKS, labels=["function", "reason"])
-        for function, metrics in self._functions.items():
-            for reason in Fallback:
-                fallbacks.add_metric([function, reason.value], metrics.fallbacks.get(reason, 0))
-        yield fallbacks
-        deliveries = CounterMetricFamily("thawd_deliveries", DELIVERIES, labels=["function", "kind", "outcome"])
-        for function, metrics in self._functions.items():
-            for (kind, outcome), count in metrics.deliveries.items():
-                deliveries.add_metric([function, kind, outcome.value], count)
-        yield deliveries
-        for name, text in DISTRIBUTIONS.items():
-            summary = SummaryMetricFamily(f"thawd_{name}_seconds", text, labels=["function", "kind"])
-            for function, metrics in self._functions.items():
-                for kind in _KINDS[name]:
-                    distribution = getattr(metrics, name).get(kind, _NONE)
-                    summary.add_metric([function, kind.value], distribution.count, distribution.sum_ms / 1000)
-            yield summary
-        for name, text in GAUGES.items():
-            gauge = GaugeMetricFamily(f"thawd_{name}", text, labels=["function", "state"])
-            for (function, state), value in self._gauges.get(name, {}).items():
-                gauge.add_metric([function, state], value)
-            yield gauge
-        yield from self._of_events()
-        yield from self._of_sources()
-
-    def _of_events(self) -> Iterator[Metric]:
-        kinds = ((CounterMetricFamily, EVENT_COUNTERS), (GaugeMetricFamily, EVENT_GAUGES))
-        for kind, texts in kinds:
-            for name, text in texts.items():
-                family = kind(f"thawd_{name}", text, labels=["function"])
-                for function, figures in self._events.items():
-                    family.add_metric([function], figures[name])
-                yield family
-
-    def _of_sources(self) -> Iterator[Metric]:
-        kinds = ((CounterMetricFamily, SOURCE_COUNTERS), (GaugeMetricFamily, SOURCE_GAUGES))
-        for kind, texts in kinds:
-            for name, text in texts.items():
-                family = kind(f"thawd_{name}", text, labels=["source", "function"])
-                for labels, figures in self._sources.items():
-                    if name in figures:
-                        family.add_metric(list(labels), figures[name])
-                yield family

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from thawd.errors import ResourceNotFoundException
+from thawd.errors import ResourceNotFoundException, StoreError
 from thawd.stores.chunk_places import ChunkPlace
 from thawd.transfer.chunk_format import MAX_CHUNK_BYTES, ChunkError, ChunkFacts, decode_chunk
 from thawd.transfer.record_body import Extent
@@ -18,7 +19,53 @@ _THREADS = 8
 STORED_LIMIT_BYTES = MAX_CHUNK_BYTES + (16 << 10)
 _TRIES = 2
 
+_FIRST_S = 15.0
+_SLOWEST_BYTES_S = 4 << 20
+_LONGEST_LOOK_S = 1.0
+
 _Write = tuple[Path, Extent]
+
+
+class Patience:
+    """How long somebody waits for a store: some seconds, and more while contents arrive at a useful speed.
+
+    Args:
+        first_s: seconds in which nothing need arrive; None: wait for ever.
+    """
+
+    def __init__(self, first_s: float | None = None) -> None:
+        self._first_s = first_s
+        self._bytes = 0
+        self._looked_s = time.monotonic()
+        self._waited_s = 0.0
+
+    @classmethod
+    def of_a_start(cls) -> Patience:
+        """That of a function that is to start, and could be initialised instead."""
+        return cls(_FIRST_S)
+
+    def arrived(self, size_bytes: int) -> None:
+        """Account for contents that have arrived. Exact if one thread calls it; several may lose a little."""
+        self._bytes += size_bytes
+
+    @property
+    def is_over(self) -> bool:
+        """Whether to stop waiting. A pause of this process counts for one second at most: look often."""
+        now_s = time.monotonic()
+        self._waited_s += min(now_s - self._looked_s, _LONGEST_LOOK_S)
+        self._looked_s = now_s
+        return self._first_s is not None and self._waited_s > self._first_s + self._bytes / _SLOWEST_BYTES_S
+
+    def check(self, place: ChunkPlace) -> None:
+        """Raise an error if it is over.
+
+        Raises:
+            StoreError: the store is too slow (HTTP 500).
+        """
+        if self.is_over:
+            raise StoreError(
+                f"{place.name} is too slow: {self._bytes:,} bytes have arrived, less than {_SLOWEST_BYTES_S:,} a second"
+            )
 
 
 def fetch(place: ChunkPlace, chunk: ChunkFacts) -> bytes:
@@ -39,7 +86,9 @@ def fetch(place: ChunkPlace, chunk: ChunkFacts) -> bytes:
     raise AssertionError("the last attempt returns or raises")
 
 
-def write_contents(place: ChunkPlace, chunks: Sequence[ChunkFacts], files: Mapping[Path, list[Extent]]) -> int:
+def write_contents(
+    place: ChunkPlace, chunks: Sequence[ChunkFacts], files: Mapping[Path, list[Extent]], patience: Patience
+) -> int:
     """Write the contents of files that exist with their sizes, and contain only zeros.
 
     Each chunk is fetched once, and checked before anything of it is written.
@@ -49,7 +98,7 @@ def write_contents(place: ChunkPlace, chunks: Sequence[ChunkFacts], files: Mappi
 
     Raises:
         ChunkError: a chunk is missing, damaged or another one (HTTP 500).
-        StoreError: the store failed (HTTP 500).
+        StoreError: the store failed, or is too slow (HTTP 500).
         OSError: a file cannot be written.
     """
     writes: dict[int, list[_Write]] = {}
@@ -58,7 +107,9 @@ def write_contents(place: ChunkPlace, chunks: Sequence[ChunkFacts], files: Mappi
             writes.setdefault(extent.chunk, []).append((path, extent))
 
     def one(index: int) -> int:
+        patience.check(place)
         plain = fetch(place, chunks[index])
+        patience.arrived(len(plain))
         return sum(_write(path, extent, plain) for path, extent in writes[index])
 
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="download")

@@ -153,6 +153,34 @@ def _record_header(data: bytes) -> tuple[list[bytes], bytes, bytes, int]:
     return ids, found_key_id, nonce, plain_bytes
 
 
+def sealed(plain: bytes, context: bytes, *, key: bytes) -> bytes:
+    """Compress and encrypt bytes, so that they can be opened only in the same context. Nonce and size come first."""
+    nonce = os.urandom(_NONCE_BYTES)
+    size = struct.pack("<I", len(plain))
+    return nonce + size + _encrypt(key, nonce, _compress(plain), context + size)
+
+
+def opened(data: bytes, context: bytes, *, key: bytes, what: str) -> bytes:
+    """Check, decrypt and decompress what `sealed` has made.
+
+    Args:
+        data: the bytes.
+        context: the context in which they were encrypted.
+        key: the key.
+        what: names them in messages.
+
+    Raises:
+        ChunkError: they were changed, or are of another context or key (HTTP 500).
+    """
+    if len(data) < _NONCE_BYTES + 4 + _TAG_BYTES:
+        raise ChunkError(f"{what} is cut off")
+    nonce, size, rest = data[:_NONCE_BYTES], data[_NONCE_BYTES : _NONCE_BYTES + 4], data[_NONCE_BYTES + 4 :]
+    [plain_bytes] = struct.unpack("<I", size)
+    if plain_bytes > MAX_RECORD_BYTES:
+        raise ChunkError(f"{what} is too large")
+    return _decompress(_decrypt(key, nonce, rest, context + size, what), plain_bytes, what)
+
+
 def key_id(key: bytes) -> bytes:
     """A name of a function's key, from which the key cannot be found, 32 bytes."""
     return hashlib.sha256(b"thawd function key\0" + key).digest()

@@ -11,14 +11,14 @@ from thawd.stores.chunk_places import ChunkPlace
 from thawd.transfer.chunk_format import ChunkFacts, encode_chunk
 from thawd.transfer.record_body import ChunkEntry
 from thawd.transfer.store_keys import StoreKey
-from thawd.transfer.store_layout import chunk_key
+from thawd.transfer.store_layout import chunk_key, require_main_key
 
 _THREADS = 8
 _WAITING = 32  # chunks that wait for a thread; each takes up to half a MiB
 
 
 class ChunkUploads:
-    """A context manager; at its end all chunks are stored, or an error is raised.
+    """A context manager; at its end all chunks are stored, or an error is raised. A store of another key is refused.
 
     Attributes:
         ids: the ids of the chunks, in the order of their indexes.
@@ -47,6 +47,7 @@ class ChunkUploads:
         self._running: list[Future[None]] = []
 
     def __enter__(self) -> Self:
+        require_main_key(self._place, self._key.name)
         return self
 
     def __exit__(

@@ -1,31 +1,38 @@
 """Shares snapshots with other machines while a server runs: receives one before a function would be initialised.
 
 `thawd.environments.starts.image_making` asks for the snapshot with a version's key, and passes on each new snapshot.
-The former blocks. The latter does not: one thread sends, by a process with a low priority (`sender_process`).
-When the server ends, what it was sending stays unsent; the store of chunks is whole all the same. Whatever fails is
-reported once for each reason, and the function is initialised, or its snapshot stays on this machine.
+Threads of this module receive, and a start does not wait for them if the store is slow. One thread sends, by a process
+with a low priority (`sender_process`). When the server ends, what it was sending stays unsent; the store of chunks is
+whole all the same. Whatever fails is reported once for each reason, and the function is initialised, or its snapshot
+stays on this machine.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, unexpected
 from thawd.snapshot.store.images import Snapshot, SnapshotStore
 from thawd.stores.chunk_places import ChunkPlace
+from thawd.stores.threads import StoreThreads
 from thawd.system.retry import SayOnce
 from thawd.transfer import receiving, store_keys
+from thawd.transfer.chunk_downloads import Patience
 from thawd.transfer.chunk_format import ChunkError
 from thawd.transfer.store_keys import FunctionKey, StoreKey
-from thawd.transfer.store_layout import find_by_key
+from thawd.transfer.store_layout import RECORDS, find_by_key
 
 _WAITING = 1000
 _REST_S = 60.0
+_RECEIVERS = 4
+_LOOK_S = 0.25
 
 
 class SnapshotExchange:
@@ -38,6 +45,9 @@ class SnapshotExchange:
         program: thawd-thaw; see `receiving.receive`.
         send: sends a snapshot with the main key, and blocks until that is done; raises ThawdError if it fails.
         report: called with a line for the operator.
+
+    Attributes:
+        patience: makes the object that says how long a start waits for the store.
     """
 
     def __init__(
@@ -57,20 +67,45 @@ class SnapshotExchange:
         self._send = send
         self._rests_until_s = 0.0
         self._asked: set[tuple[str, str]] = set()  # functions and keys
+        self.patience: Callable[[], Patience] = Patience.of_a_start
+        self._receivers = StoreThreads(_RECEIVERS, store=f"the store of chunks {place.name}")
         self._reports = SayOnce(report)
         self._waiting: queue.Queue[Snapshot] = queue.Queue(_WAITING)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def receive(self, function: str, key: str) -> bool:
-        """Receive the snapshot with this key (`ImageOrigin.key`), if the store of chunks has one. Blocks.
+    async def receive(self, function: str, key: str) -> bool:
+        """Receive the snapshot with this key (`ImageOrigin.key`), if the store of chunks has one.
 
         The store is asked once for each key, so that a snapshot that cannot be used does not come again. If the store
-        failed, it is asked again.
+        failed, it is asked again. If it is slow, this method returns before it has answered, and it then rests.
 
         Returns:
             Whether the machine's store has the snapshot now.
         """
+        patience = self.patience()
+        work = partial(self._receive_in_thread, function, key, patience)
+        receiving = asyncio.ensure_future(self._receivers.run(work))
+        while not receiving.done():
+            await asyncio.wait({receiving}, timeout=_LOOK_S)
+            if not receiving.done() and patience.is_over:
+                self._rests_until_s = time.monotonic() + _REST_S
+                self._reports.say(
+                    f"thawd: {function}: {self._place.name} is too slow; the function is initialised here",
+                    topic=f"{function} slow",
+                )
+                receiving.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+                return False
+        try:
+            return not receiving.cancelled() and receiving.result()
+        except StoreError:
+            return False  # the server ends
+
+    def close(self) -> None:
+        """Receive nothing more. What a store keeps waiting is abandoned (`thawd.stores.threads`). Does not block."""
+        self._receivers.close(until=time.monotonic())
+
+    def _receive_in_thread(self, function: str, key: str, patience: Patience) -> bool:
         if (function, key) in self._asked or time.monotonic() < self._rests_until_s:
             return False
         self._asked.add((function, key))
@@ -83,12 +118,12 @@ class SnapshotExchange:
             if not isinstance(error, ChunkError):
                 self._asked.discard((function, key))
             return False
-        return record is not None and self._take(function, record)
+        return record is not None and self._take(function, record, patience)
 
-    def _take(self, function: str, record: receiving.Record) -> bool:
+    def _take(self, function: str, record: receiving.Record, patience: Patience) -> bool:
         """Receive the snapshot of a record. Returns whether the machine's store has it now."""
         try:
-            receiving.receive(self._store, self._place, record, program=self._program)
+            receiving.receive(self._store, self._place, record, program=self._program, patience=patience)
         except Exception as error:
             self._report(f"{function}: its snapshot cannot be received from {self._place.name}", error)
             return False
@@ -101,6 +136,13 @@ class SnapshotExchange:
             return None
         sha256 = self._find(found.function_key(function), function, key)
         if sha256 is None:
+            if isinstance(found, FunctionKey) and next(iter(self._place.listed(f"{RECORDS}/{function}")), None):
+                # A machine that never sends was given the store for this function, and now cannot use it.
+                self._reports.say(
+                    f"thawd: {function}: {self._place.name} has snapshots of it, but none of this code, these settings "
+                    "and this version of thawd; it is initialised here",
+                    topic=f"no snapshot of {function}",
+                )
             return None
         record = receiving.read_record(self._place, found, function, sha256)
         return record if record.body.snapshots[-1].sidecar.origin.key == key else None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from thawd.errors import StoreError
 from thawd.snapshot.store.file_digests import FileDigests
+from thawd.stores.received_folders import COMPLETE
 from thawd.transfer.cutting import Cutter
 from thawd.transfer.record_body import Extent, TreeEntry
 
@@ -20,8 +21,6 @@ from thawd.transfer.record_body import Extent, TreeEntry
 _GROUP_PARTS = 4
 _LABELS = "security."
 _BYTE_CODE = ".pyc"
-# Written by `thawd.publishing.virtual_environments`; it names the requirements file by its path.
-_MARKER = ".thawd-complete"
 _OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -42,12 +41,15 @@ def read_tree(root: Path, cutter: Cutter, digests: FileDigests | None = None) ->
     group: tuple[str, ...] = ()
     for path, status in _walk(root):
         name = str(path.relative_to(root))
+        _require_text(name, path)
         if (marks := [mark for mark in _attributes(path) if not mark.startswith(_LABELS)]) != []:
             raise StoreError(f"{path} has the extended attribute {marks[0]}, which cannot be sent")
         if stat.S_ISDIR(status.st_mode):
             entries.append(_folder(name, status))
         elif stat.S_ISLNK(status.st_mode):
-            entries.append(TreeEntry(name, "link", target=str(path.readlink())))
+            target = str(path.readlink())
+            _require_text(target, path)
+            entries.append(TreeEntry(name, "link", target=target))
         elif not stat.S_ISREG(status.st_mode):
             raise StoreError(f"{path} is neither a file nor a folder nor a link, so it cannot be sent")
         elif (first := linked.get((status.st_dev, status.st_ino))) is not None:
@@ -60,6 +62,14 @@ def read_tree(root: Path, cutter: Cutter, digests: FileDigests | None = None) ->
             entries.append(_read_file(path, name, status, cutter, digests))
     cutter.finish()
     return entries
+
+
+def _require_text(name: str, path: Path) -> None:
+    """Refuse a name or a target of a link that cannot be part of a record, which is JSON."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise StoreError(f"{os.fsencode(path)!r} has a name or a target that is not UTF-8; it cannot be sent") from None
 
 
 def _read_file(path: Path, name: str, status: os.stat_result, cutter: Cutter, digests: FileDigests | None) -> TreeEntry:
@@ -79,8 +89,17 @@ def _read_file(path: Path, name: str, status: os.stat_result, cutter: Cutter, di
     )
 
 
-def difference(root: Path, entries: Sequence[TreeEntry], digests: FileDigests) -> str | None:
-    """Compare a folder with a tree that was read with digests. Byte code and times are not compared.
+def difference(
+    root: Path, entries: Sequence[TreeEntry], digests: FileDigests, *, with_byte_code: bool = False
+) -> str | None:
+    """Compare a folder with a tree that was read with digests. Times and the marker are not compared.
+
+    Args:
+        root: the folder.
+        entries: the tree.
+        digests: reads the files of the folder, or knows their digests.
+        with_byte_code: whether byte code is compared. It differs between installations of the same packages, but a
+            folder that came from elsewhere may have any.
 
     Returns:
         The first path that differs, relative to the folder; None: none does.
@@ -89,15 +108,19 @@ def difference(root: Path, entries: Sequence[TreeEntry], digests: FileDigests) -
         StoreError: a file cannot be read (HTTP 500).
         OSError: a folder cannot be listed.
     """
+
+    def is_ignored(name: str) -> bool:
+        return name == COMPLETE or (name.endswith(_BYTE_CODE) and not with_byte_code)
+
     there = {str(path.relative_to(root)): path for path, status in _walk(root) if not stat.S_ISDIR(status.st_mode)}
     expected = {entry.path: entry for entry in entries if entry.kind != "folder"}
     for name in sorted(there.keys() ^ expected.keys()):
-        if not name.endswith(_BYTE_CODE) and name != _MARKER:
+        if not is_ignored(name):
             return name
     contents = {entry.path: entry.sha256 for entry in entries if entry.kind == "file"}
     for name in sorted(there.keys() & expected.keys()):
         entry, path = expected[name], there[name]
-        if name.endswith(_BYTE_CODE) or name == _MARKER:
+        if is_ignored(name):
             continue
         if entry.kind == "link":
             if not path.is_symlink() or str(path.readlink()) != entry.target:

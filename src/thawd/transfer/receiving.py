@@ -12,7 +12,7 @@ import fcntl
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +24,18 @@ from thawd.snapshot.inspect import reader
 from thawd.snapshot.store import file_lists
 from thawd.snapshot.store.binding import bind
 from thawd.snapshot.store.file_digests import FileDigests
-from thawd.snapshot.store.file_lists import FileList
+from thawd.snapshot.store.file_lists import FileList, FileRecord
 from thawd.snapshot.store.folder import Draft, digest_of
 from thawd.snapshot.store.image_facts import IMAGE, ImageOrigin
 from thawd.snapshot.store.images import Snapshot, SnapshotStore
 from thawd.snapshot.store.trust_and_locks import open_as_is, remove_tree, using
+from thawd.stores import received_folders
 from thawd.stores.chunk_places import ChunkPlace
+from thawd.stores.code_copies import is_package
 from thawd.transfer import record_body
-from thawd.transfer.chunk_downloads import write_contents
+from thawd.transfer.chunk_downloads import Patience, write_contents
 from thawd.transfer.chunk_format import MAX_RECORD_BYTES, ChunkError, ChunkFacts, decode_record
+from thawd.transfer.container_roots import provide_root
 from thawd.transfer.folder_trees import complete_tree, difference, make_tree
 from thawd.transfer.record_body import Body, SentSnapshot, Tree
 from thawd.transfer.sending import DIGESTS
@@ -44,6 +47,7 @@ _RECORD_LIMIT_BYTES = MAX_RECORD_BYTES
 _ROOM_BYTES = 64 << 20
 _ELSEWHERE = "of another machine: "
 _FILES = "files"
+_INITIALISE = "or do nothing: then the function is initialised here"
 _CANNOT_THAW = 120  # exit status of thawd-thaw for an image that cannot be thawed on this machine
 
 
@@ -96,10 +100,11 @@ def read_record(place: ChunkPlace, key: StoreKey | FunctionKey, function: str, s
 def find(place: ChunkPlace, key: StoreKey | FunctionKey, name: str) -> Record:
     """Find the record of ``function``, ``function:version``, ``function/digits`` in a store.
 
-    Of several snapshots of a function, this is the one that was sent last, by the time in the record.
+    Of several snapshots of a function, this is the one that was sent last, by the time in the record. Records that are
+    damaged or of another key are passed over if there is another one.
 
     Raises:
-        ChunkError: a record is damaged, or of another key (HTTP 500).
+        ChunkError: all records that could be meant are damaged, or of another key (HTTP 500).
         InvalidParameterValueException: several snapshots begin with these digits (HTTP 400).
         ResourceNotFoundException: there is none (HTTP 404).
         StoreError: the store failed (HTTP 500).
@@ -111,9 +116,19 @@ def find(place: ChunkPlace, key: StoreKey | FunctionKey, name: str) -> Record:
     fitting = sorted(one for one in names if one.startswith(digits))
     if digits and len(fitting) > 1:
         raise InvalidParameterValueException(f"several snapshots in {place.name} match {name!r}; give more digits.")
-    found = [read_record(place, key, function, one) for one in fitting]
+    found: list[Record] = []
+    bad: list[ChunkError] = []
+    for one in fitting:
+        try:
+            found.append(read_record(place, key, function, one))
+        except ChunkError as error:
+            bad.append(error)
+        except ResourceNotFoundException:
+            continue  # removed since it was listed
     if version:
         found = [one for one in found if one.body.snapshots[-1].sidecar.origin.version == version]
+    if not found and bad:
+        raise bad[0]
     if not found:
         raise ResourceNotFoundException(f"there is no snapshot {name!r} in {place.name}.")
     return max(found, key=lambda one: (one.body.sent_unix_s, one.body.sha256))
@@ -146,7 +161,8 @@ def receive(
     record: Record,
     *,
     program: Path | None,
-    progress: Callable[[str], object] = lambda line: None,
+    patience: Patience | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Received:
     """Fetch a snapshot, check it, and store it.
 
@@ -156,6 +172,7 @@ def receive(
         record: the snapshot's record.
         program: thawd-thaw, which says whether this machine's kernel and CPU can continue the process; None: it is not
             asked, and refuses the image when it is to be thawed.
+        patience: how slow the store may be; None: it may take any time.
         progress: called with lines for the operator.
 
     Raises:
@@ -164,6 +181,8 @@ def receive(
         StoreFullError: the disk is full (HTTP 503).
     """
     data, body = store.folder.parent, record.body
+    if body.kind == "program":
+        raise StoreError(f"{body.function} is the image of a program; write it to a file: --output {body.function}.img")
     if body.data != str(data):
         raise StoreError(
             f"the snapshot was made in the data folder {body.data}, and its process knows paths in it; this data "
@@ -171,7 +190,8 @@ def receive(
         )
     if (there := _there(store, body.sha256)) is not None:
         return Received(there, 0, was_there=True)
-    receiving = _Receiving(store, place, record, program)
+    provide_root(data, body.snapshots[-1].sidecar.origin, progress=progress)
+    receiving = _Receiving(store, place, record, program, patience or Patience())
     for tree in body.trees:
         progress(f"receiving {tree.at}")
         receiving.take_tree(tree, data)
@@ -206,17 +226,22 @@ class _Receiving:
         fetched_bytes: contents that were fetched so far.
     """
 
-    def __init__(self, store: SnapshotStore, place: ChunkPlace, record: Record, program: Path | None) -> None:
+    def __init__(
+        self, store: SnapshotStore, place: ChunkPlace, record: Record, program: Path | None, patience: Patience
+    ) -> None:
         self.fetched_bytes = 0
         self._store = store
         self._place = place
         self._record = record
         self._program = program
+        self._patience = patience
         self._received: dict[str, Path] = {}  # bases by SHA-256
         self._digests = FileDigests(store.folder / DIGESTS)
 
     def take_tree(self, tree: Tree, data: Path) -> None:
-        """Make a folder of packages; if this machine has it, compare it.
+        """Make a folder of packages; if this machine has it, compare it, unless its name is a digest of its contents.
+
+        Code is such a folder: whoever publishes a version verifies that its code is what the name says.
 
         Raises:
             StoreError: this machine has other packages there (HTTP 500).
@@ -226,32 +251,53 @@ class _Receiving:
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _installing(target):
                 if target.exists():
-                    self._compare(tree, target)
+                    if _is_environment(target):
+                        self._compare(tree, target)
                     return
                 # The names of what a process that dies leaves behind are those that are removed in this folder.
-                prefix = f".old-{target.name}-" if target.parent.name == "environments" else ".new-"
+                prefix = f".old-{target.name}-" if _is_environment(target) else ".new-"
                 for left in target.parent.glob(f".old-{target.name}-*"):
                     remove_tree(left)
                 unfinished = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
                 try:
                     self._fill(tree, unfinished / "tree")
+                    self._admit(target, unfinished / "tree")
                     os.sync()
                     (unfinished / "tree").rename(target)
                 finally:
                     remove_tree(unfinished)
 
+    def _admit(self, target: Path, received: Path) -> None:
+        """Let no other function use what only this function's key vouches for.
+
+        Raises:
+            StoreError: it is not what its name says (HTTP 500).
+        """
+        if _is_environment(target):
+            received_folders.mark_received(received, frozenset({self._record.body.function}))
+        elif not is_package(received, target.name):
+            raise StoreError(
+                f"the snapshot brings code for {target}, but the name is not that of this content, so other functions "
+                "could get wrong code. If the function's code was uploaded, upload it here, too; then receive again."
+            )
+
     def _compare(self, tree: Tree, target: Path) -> None:
-        other = difference(target, tree.entries, self._digests)
+        function = self._record.body.function
+        functions = received_folders.functions_of(target)
+        is_of_others = functions is not None and function not in functions
+        other = difference(target, tree.entries, self._digests, with_byte_code=is_of_others)
         self._digests.save()
         if other is not None:
             raise StoreError(
                 f"{target} contains other packages than where the snapshot was made: {other} differs. Name exact "
                 "versions in the requirements, or remove the folder while no server runs."
             )
+        if functions is not None and is_of_others:
+            received_folders.mark_received(target, functions | {function})
 
     def _fill(self, tree: Tree, root: Path) -> None:
         contents = make_tree(root, tree.entries)
-        self.fetched_bytes += write_contents(self._place, self._record.chunks, contents)
+        self.fetched_bytes += write_contents(self._place, self._record.chunks, contents, self._patience)
         complete_tree(root, tree.entries)
 
     def take_snapshot(self, sent: SentSnapshot) -> Snapshot:
@@ -270,7 +316,7 @@ class _Receiving:
                 # A base serves only the snapshots that came with it: versions that are published here find their own.
                 origin = msgspec.structs.replace(origin, key=f"{_ELSEWHERE}{origin.key}")
             else:
-                self._try(draft.image, origin)
+                check_machine(self._program, draft.image, f"{origin.function}:{origin.version}", otherwise=_INITIALISE)
                 self._bind(sent, sent.files, draft, origin)
             os.sync()  # a disk snapshot and the list of files must be as durable as the image, which the store syncs
             snapshot = self._store.adopt(draft, origin, sent_as=sha256)
@@ -279,41 +325,10 @@ class _Receiving:
 
     def _fetch(self, sent: SentSnapshot, draft: Draft) -> None:
         """Fetch the image and the disk snapshot into a draft, and check the image."""
-        sidecar = sent.sidecar
         with using(draft.image):
-            with open(os.open(draft.image, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.truncate(sidecar.image_bytes)
-            chunks = self._record.chunks
-            self.fetched_bytes += write_contents(self._place, chunks, {draft.image: sent.extents})
-            with open_as_is(draft.image) as fd:
-                found = digest_of(fd)
-            if found != sidecar.sha256:
-                raise ChunkError(f"the image {sidecar.sha256[:12]} is damaged: its SHA-256 is {found[:12]}")
-            try:
-                reader.read(draft.image)
-            except reader.ImageError as error:
-                raise ChunkError(f"the image {sidecar.sha256[:12]}: {str(error).partition(': ')[2]}") from None
+            self.fetched_bytes += fetch_image(self._place, self._record.chunks, sent, draft.image, self._patience)
             if sent.disk is not None:
                 self._fill(sent.disk, draft.disk)
-
-    def _try(self, image: Path, origin: ImageOrigin) -> None:
-        """Have thawd-thaw examine the machine, but not the files, which are not bound yet.
-
-        Raises:
-            StoreError: the kernel or the CPU cannot continue the process (HTTP 500).
-            OSError: the program cannot be started.
-        """
-        if self._program is None:
-            return
-        command: list[str | Path] = [self._program, "--clocks-back", "--try", "check", image]
-        tried = subprocess.run(command, capture_output=True, check=False, text=True, errors="replace")
-        # This process may run under fewer seccomp filters than the server; the server will find that out.
-        if tried.returncode == _CANNOT_THAW and "seccomp" not in tried.stderr:
-            why = tried.stderr.strip().removeprefix("thawd: cannot thaw here: ")
-            raise StoreError(
-                f"{origin.function}:{origin.version} does not fit this machine: {why}. The function is "
-                "initialised here."
-            )
 
     def _bind(self, sent: SentSnapshot, files: FileList, draft: Draft, origin: ImageOrigin) -> None:
         """Find the files that the snapshot depends on, and write their identities into the image.
@@ -331,19 +346,80 @@ class _Receiving:
             if one.sha256 in self._received and one.place != f"{folder}/{one.sha256}{IMAGE}"
         ]
         if problems:
-            more = f", and {len(problems) - _SHOWN} more files" if len(problems) > _SHOWN else ""
-            raise StoreError(
-                f"{origin.function}:{origin.version} does not fit this machine: {'; '.join(problems[:_SHOWN])}{more}. "
-                "Install the same versions at the same paths; or do nothing: then the function is initialised here."
-            )
+            raise unfitting(f"{origin.function}:{origin.version}", problems, otherwise=_INITIALISE)
         with using(draft.image):
-            bind(draft.image, {one.path: (one.modified_ns, one.inode) for one in records})
-            try:
-                reader.read(draft.image)
-            except reader.ImageError as error:
-                raise ChunkError(str(error)) from None
+            bind_image(draft.image, records)
             draft.files.write_bytes(file_lists.encode(FileList(files=records)))
             draft.files.chmod(0o600)
+
+
+def fetch_image(
+    place: ChunkPlace, chunks: Sequence[ChunkFacts], sent: SentSnapshot, path: Path, patience: Patience
+) -> int:
+    """Fetch an image into a new file, and check it. Returns the number of bytes that were fetched.
+
+    Raises:
+        ChunkError: a chunk is missing, or the image is damaged (HTTP 500).
+        StoreError: the store failed (HTTP 500).
+        OSError: the file cannot be written.
+    """
+    sidecar = sent.sidecar
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.truncate(sidecar.image_bytes)
+    fetched = write_contents(place, chunks, {path: sent.extents}, patience)
+    with open_as_is(path) as fd:
+        found = digest_of(fd)
+    if found != sidecar.sha256:
+        raise ChunkError(f"the image {sidecar.sha256[:12]} is damaged: its SHA-256 is {found[:12]}")
+    try:
+        reader.read(path)
+    except reader.ImageError as error:
+        raise ChunkError(f"the image {sidecar.sha256[:12]}: {str(error).partition(': ')[2]}") from None
+    return fetched
+
+
+def check_machine(program: Path | None, image: Path, name: str, *, otherwise: str) -> None:
+    """Have thawd-thaw examine the machine, but not the files, which are not bound yet.
+
+    Raises:
+        StoreError: the kernel or the CPU cannot continue the process (HTTP 500).
+        OSError: the program cannot be started.
+    """
+    if program is None:
+        return
+    command: list[str | Path] = [program, "--clocks-back", "--try", "check", image]
+    tried = subprocess.run(command, capture_output=True, check=False, text=True, errors="replace")
+    # This process may run under fewer seccomp filters than the server; the server will find that out.
+    if tried.returncode == _CANNOT_THAW and "seccomp" not in tried.stderr:
+        why = tried.stderr.strip().removeprefix("thawd: cannot thaw here: ")
+        raise StoreError(f"{name} does not fit this machine: {why}; {otherwise}.")
+
+
+def unfitting(name: str, problems: Sequence[str], *, otherwise: str) -> StoreError:
+    """The error that files of this machine are not those of a snapshot."""
+    more = f", and {len(problems) - _SHOWN} more files" if len(problems) > _SHOWN else ""
+    return StoreError(
+        f"{name} does not fit this machine: {'; '.join(problems[:_SHOWN])}{more}. Install the same versions at the "
+        f"same paths; {otherwise}."
+    )
+
+
+def bind_image(image: Path, records: Sequence[FileRecord]) -> None:
+    """Write the identities of this machine's files into an image.
+
+    Raises:
+        ChunkError: the image is damaged (HTTP 500).
+    """
+    bind(image, {one.path: (one.modified_ns, one.inode) for one in records})
+    try:
+        reader.read(image)
+    except reader.ImageError as error:
+        raise ChunkError(str(error)) from None
+
+
+def _is_environment(target: Path) -> bool:
+    """Whether a folder of packages is a virtual environment, whose name does not prove its contents."""
+    return target.parent.name == "environments"
 
 
 @contextlib.contextmanager

@@ -117,6 +117,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
         chunks: all chunks of the record.
         snapshots: the bases that the snapshot refers to, the lowest first; then the snapshot itself.
         trees: folders that its files are in.
+        kind: ``function``; or ``program`` for the image of a program that froze itself, which has no data folder.
     """
 
     layout: int = LAYOUT
@@ -127,6 +128,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     chunks: list[ChunkEntry]
     snapshots: list[SentSnapshot]
     trees: list[Tree]
+    kind: Literal["function", "program"] = "function"
 
 
 def decode(text: bytes, *, function: str, sha256: str) -> Body:
@@ -166,6 +168,8 @@ def check(body: Body) -> None:
     own = body.snapshots[-1]
     if own.files is None or own.sidecar.origin.function != body.function:
         raise ChunkError("the record is damaged: its snapshot is that of another function")
+    if body.kind == "program" and (len(body.snapshots) > 1 or body.trees or own.disk is not None):
+        raise ChunkError("the record is damaged: it brings more than the image of a program")
     seen: set[str] = set()
     for sent in body.snapshots:
         if sent is not own and sent.files is not None:

@@ -86,7 +86,7 @@ def send(
     with store.use(snapshot):
         chain = _chain(store, snapshot)
         function = _sidecar_of(snapshot).origin.function
-        where = record_key(function, snapshot.sha256)
+        record_key(function, snapshot.sha256)  # checks the name
         digests = FileDigests(store.folder / DIGESTS)
         progress(f"reading the files that {snapshot.name} depends on")
         files = _files(store, snapshot, digests)
@@ -108,17 +108,35 @@ def send(
             snapshots=sent,
             trees=trees,
         )
-        record_body.check(body)
-        if time.monotonic() - begun_s > GRACE_S / 2:
-            raise StoreError(
-                "sending took so long that a clean-up of the store may have removed chunks meanwhile; send the "
-                "snapshot again: chunks that are there are not sent again."
-            )
-        function_key = key.function_key(function)
-        place.put(where, encode_record(msgspec.json.encode(body), uploads.ids, key=function_key))
-        pointer = key_pointer(function_key, function, _sidecar_of(snapshot).origin.key)
+        done = put_record(place, key, body, uploads, begun_s=begun_s)
+        pointer = key_pointer(key.function_key(function), function, _sidecar_of(snapshot).origin.key)
         place.put(pointer, snapshot.sha256.encode())
-    image_bytes = sum(extent.length for one in sent for extent in one.extents)
+    return done
+
+
+def put_record(place: ChunkPlace, key: StoreKey, body: Body, uploads: ChunkUploads, *, begun_s: float) -> Sent:
+    """Check and write a record, after all its chunks were uploaded.
+
+    Args:
+        place: the store of chunks.
+        key: its main key.
+        body: the record's body.
+        uploads: the uploads, which have ended.
+        begun_s: when sending began, by the monotonic clock.
+
+    Raises:
+        ThawdError: the record is not valid, sending took too long, or the store failed.
+    """
+    record_body.check(body)
+    if time.monotonic() - begun_s > GRACE_S / 2:
+        raise StoreError(
+            "sending took so long that a clean-up of the store may have removed chunks meanwhile; send the snapshot "
+            "again: chunks that are there are not sent again."
+        )
+    where = record_key(body.function, body.sha256)
+    data = encode_record(msgspec.json.encode(body), uploads.ids, key=key.function_key(body.function))
+    place.put(where, data)
+    image_bytes = sum(extent.length for one in body.snapshots for extent in one.extents)
     return Sent(where, image_bytes, len(uploads.ids), uploads.new_count, uploads.new_bytes)
 
 
@@ -147,22 +165,36 @@ def _files(store: SnapshotStore, snapshot: Snapshot, digests: FileDigests) -> Fi
     """
     if snapshot.files is None:
         raise StoreError(
-            f"{snapshot.name} cannot be sent: there is no list of the files that it depends on. Snapshots of container "
-            "images have none, and neither have those of an earlier thawd: remove the snapshot (thawd snapshot rm "
-            f"{snapshot.id}) and publish the function again."
+            f"{snapshot.name} cannot be sent: there is no list of the files that it depends on. Snapshots of an "
+            f"earlier thawd have none: remove the snapshot (thawd snapshot rm {snapshot.id}) and publish the function "
+            "again."
         )
     with using(snapshot.files):
         text = snapshot.files.read_bytes()
     files = file_lists.decode(text, where=snapshot.files)
+    again = "Publish the function again, so that it is frozen with the files as they are now."
+    return with_digests(files, digests, images=store.folder, what=snapshot.name, again=again)
+
+
+def with_digests(files: FileList, digests: FileDigests, *, images: Path, what: str, again: str) -> FileList:
+    """Add the digests of the contents to a list of files.
+
+    Args:
+        files: the list.
+        digests: reads the files, or knows their digests.
+        images: the folder of images.
+        what: names the snapshot in messages.
+        again: how to freeze it again, for messages.
+
+    Raises:
+        StoreError: the snapshot cannot be sent, or a file has changed since the freeze (HTTP 500).
+    """
     if files.refused:
-        raise StoreError(f"{snapshot.name} cannot be sent: {files.refused}.")
-    records, problems = file_lists.with_contents(files.files, digests, images=store.folder)
+        raise StoreError(f"{what} cannot be sent: {files.refused}.")
+    records, problems = file_lists.with_contents(files.files, digests, images=images)
     if problems:
         more = f", and {len(problems) - _SHOWN} more files" if len(problems) > _SHOWN else ""
-        raise StoreError(
-            f"{snapshot.name} cannot be sent: {'; '.join(problems[:_SHOWN])}{more}. Publish the function again, so "
-            "that it is frozen with the files as they are now."
-        )
+        raise StoreError(f"{what} cannot be sent: {'; '.join(problems[:_SHOWN])}{more}. {again}")
     return msgspec.structs.replace(files, files=records)
 
 

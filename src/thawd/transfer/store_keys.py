@@ -40,6 +40,11 @@ class StoreKey:
 
     secret: bytes
 
+    @property
+    def name(self) -> str:
+        """A name of the key, from which the key cannot be found, 64 hexadecimal digits."""
+        return self._derived("name of the main key").hex()
+
     def function_key(self, function: str) -> bytes:
         """The key of a function's records."""
         return self._derived(f"function {function}")

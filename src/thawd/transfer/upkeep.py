@@ -6,21 +6,36 @@ chunks again, and is done within half of that time. So a record is not left with
 the same time. Times are those of the store's clock. One gap remains, as stores do not remove on a condition: a sender
 may write a chunk again between the last look at it and its removal, milliseconds later. Then receivers refuse the
 snapshot, `verify` names it, and the next sender of the content uploads the chunk.
+
+A registry frees chunks itself, and has no clock: there, only old records are removed, by the times that their senders
+wrote.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
-from thawd.stores.chunk_places import ChunkPlace
+from thawd.stores.chunk_places import ChunkPlace, FolderPlace
 from thawd.transfer.chunk_downloads import STORED_LIMIT_BYTES, fetch
 from thawd.transfer.chunk_format import MAX_RECORD_BYTES, ChunkError, chunk_id, record_ids
 from thawd.transfer.receiving import read_record
 from thawd.transfer.store_keys import FunctionKey, StoreKey
-from thawd.transfer.store_layout import CHUNKS, CLOCK, DOOMED, GRACE_S, KEYS, RECORDS, chunk_key, doom, doomed
+from thawd.transfer.store_layout import (
+    CHUNKS,
+    CLOCK,
+    DOOMED,
+    FIRST_USE,
+    GRACE_S,
+    KEYS,
+    RECORDS,
+    chunk_key,
+    doom,
+    doomed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +69,9 @@ def clean_up(place: ChunkPlace, *, max_age_s: float | None = None, grace_s: floa
         ChunkError: a record is damaged, so that the chunks that it needs are not known; nothing was removed (HTTP 500).
         StoreError: the store failed (HTTP 500).
     """
-    now_s = _now_s(place)
+    now_s = time.time() if place.frees_chunks else _now_s(place)
+    if isinstance(place, FolderPlace):
+        place.remove_unfinished(before_unix_s=now_s - grace_s)
     old = 0
     for one in list(place.listed(RECORDS)) if max_age_s is not None else []:
         if max_age_s is not None and one.modified_unix_s < now_s - max_age_s:
@@ -64,6 +81,8 @@ def clean_up(place: ChunkPlace, *, max_age_s: float | None = None, grace_s: floa
                 place.remove(one.key)
                 old += 1
     _remove_pointers(place)
+    if place.frees_chunks:
+        return CleanUp(0, 0, 0, 0.0, old)
     noted_at = place.find(DOOMED)
     noted = doomed(place) if noted_at is not None else frozenset()
     stored = {_id_of(one.key): one for one in place.listed(CHUNKS)}
@@ -85,13 +104,16 @@ def clean_up(place: ChunkPlace, *, max_age_s: float | None = None, grace_s: floa
 
 
 def _remove_pointers(place: ChunkPlace) -> None:
-    """Remove the objects that name a snapshot whose record is gone."""
+    """Remove the objects that belong to a snapshot whose record is gone."""
     for one in list(place.listed(KEYS)):
         function = one.key.split("/")[1]
         with contextlib.suppress(ResourceNotFoundException, ChunkError):
             sha256 = place.get(one.key, limit_bytes=one.size).decode(errors="replace")
             if not sha256.isalnum() or place.find(f"{RECORDS}/{function}/{sha256}") is None:
                 place.remove(one.key)
+    for one in list(place.listed(FIRST_USE)):
+        if place.find(f"{RECORDS}/{one.key.removeprefix(f'{FIRST_USE}/')}") is None:
+            place.remove(one.key)
 
 
 def _now_s(place: ChunkPlace) -> float:

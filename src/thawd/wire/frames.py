@@ -13,13 +13,15 @@ Then it answers INVOKE frames, because the platform may send the priming event a
 a copy. GO_ON makes the process a template; the process confirms this with a last STAGE.
 
 Spares: a spare is a copy that is thawed before it is needed. It reports the stage `PARKED`, waits for GO_ON, and then
-continues to READY.
+continues to READY. While it waits, the platform may send TOUCH: ranges of pages to touch in advance.
 
 Batches: if the handler takes lists, the platform may send several INVOKE frames together. Each says in ``item`` which
 item it is, counted from 0, and in ``of`` how many there are. The runtime sends a RESULT for each, in the same order.
 
 Concurrency: if the handler runs several invocations at a time, each INVOKE has a ``number``, and its RESULT has the
-same one. CANCEL with a ``number`` says that the platform waits for that invocation no longer; no RESULT follows.
+same one. CANCEL with a ``number`` says that the platform waits for that invocation no longer; no RESULT follows. If the
+answer is streamed, its PARTs have the ``number``, too. TAKEN says how many ``bytes`` of them the client has taken. GONE
+says that it takes no more; the RESULT follows nevertheless.
 
 Streaming: if INVOKE asks for the answer in parts, the runtime sends a PART for each part before the RESULT, and the
 RESULT's body is empty.
@@ -78,6 +80,9 @@ FROZEN = 12
 GO_ON = 13
 PART = 14
 CANCEL = 15
+TOUCH = 16
+TAKEN = 17
+GONE = 18
 
 
 class Frame(NamedTuple):

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from typing import Protocol
 
 # Source: Lambda developer guide, "Response streaming for Lambda functions": 200 MB at most.
 MAX_STREAMED_BYTES = 200 << 20
 HIGH_BYTES = 256 << 10
-CONTENT_TYPE = r"^[ -~]{1,256}$"
+CONTENT_TYPE = r"^[ -~]{1,256}\Z"
 """Pattern for a content type. It is strict because the content type is sent as a header."""
+
+
+# An answer of this type begins with a prelude: JSON with status and headers, which eight NUL bytes end.
+# Source: Lambda developer guide, "Response streaming for Lambda functions".
+_WITH_PRELUDE = "application/vnd.awslambda.http-integration-response"
+_PRELUDE_END = b"\0" * 8
+_LONGEST_PRELUDE = 256 << 10
 
 
 class PausableSource(Protocol):
@@ -37,6 +45,11 @@ class ResponseStream:
         executed_version: the version that answers; empty until the invocation has begun.
         waiting_bytes: number of bytes in the queue: those put and not yet taken.
         total_bytes: number of bytes put so far.
+        prelude: the JSON with the HTTP status and headers that the answer began with; empty: it has none, or its end
+            is not there yet.
+        on_begin: called once, with the first part: from then on, somebody must take the parts. It must not wait.
+        on_taken: called with the size of what `take` returns, bytes; None: nobody wants to know.
+        on_gone: called once, when nobody wants the answer any more; None: nobody wants to know.
     """
 
     def __init__(self, *, limit_bytes: int = MAX_STREAMED_BYTES) -> None:
@@ -45,10 +58,15 @@ class ResponseStream:
         self.executed_version = ""
         self.waiting_bytes = 0
         self.total_bytes = 0
+        self.prelude = b""
+        self.on_begin: Callable[[], None] | None = None
+        self.on_taken: Callable[[int], None] | None = None
+        self.on_gone: Callable[[], None] | None = None
         self._parts: list[bytes] = []
         self._begun = False
         self._ended = False
         self._is_full = False
+        self._head: bytearray | None = None
         self._changed: asyncio.Future[None] | None = None
         self._source: PausableSource | None = None
         self._paused = False
@@ -73,8 +91,13 @@ class ResponseStream:
                 raise ValueError("the content type must be 1 to 256 printable ASCII characters")
             self._begun = True
             self.content_type = content_type
+            self._head = bytearray() if content_type == _WITH_PRELUDE else None
+            if self.on_begin is not None:
+                self.on_begin()
         self.total_bytes += len(data)
         if data:
+            if self._head is not None:
+                self._read_prelude(self._head, data)
             self._parts.append(data)
             self.waiting_bytes += len(data)
         if self.waiting_bytes > HIGH_BYTES and not self._paused and self._source is not None:
@@ -83,10 +106,30 @@ class ResponseStream:
         self._wake()
         return True
 
+    def _read_prelude(self, head: bytearray, data: bytes) -> None:
+        searched = max(0, len(head) - len(_PRELUDE_END))
+        head += data
+        end = head.find(_PRELUDE_END, searched)
+        if end >= 0:
+            self.prelude = bytes(head[:end])
+        if end >= 0 or len(head) > _LONGEST_PRELUDE:
+            self._head = None
+
     def detach(self) -> None:
         """Resume the source and stop controlling it, because it has no further part of this answer."""
         self._resume()
         self._source = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part was put."""
+        return self._begun
+
+    def gone(self) -> None:
+        """Tell whoever makes the answer that nobody wants it any more. Its parts must be taken nevertheless."""
+        on_gone, self.on_gone = self.on_gone, None
+        if on_gone is not None:
+            on_gone()
 
     def end(self) -> None:
         """Record that no further part follows."""
@@ -109,6 +152,8 @@ class ResponseStream:
         self._parts.clear()
         self.waiting_bytes = 0
         self._resume()
+        if self.on_taken is not None:
+            self.on_taken(len(data))
         return data
 
     def _resume(self) -> None:

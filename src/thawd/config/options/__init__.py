@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import msgspec
 
 from thawd.config import kinds
+from thawd.config.options.cluster import CLUSTER
 from thawd.config.options.deploy import DEPLOY_AWS, STATEMENT
 from thawd.config.options.functions import BATCH, FUNCTION, IMAGE_CONFIG, RUNTIME
 from thawd.config.options.http import CORS, HTTP, ROUTE, ROUTE_TABLE, URL
 from thawd.config.options.option import Option
-from thawd.config.options.server import SERVER
+from thawd.config.options.server import SERVER, TLS
 from thawd.config.options.sources import PROVISIONED_SCHEDULE, SCHEDULE, SOURCE
 from thawd.config.options.stores import BUCKET, NOTIFICATION, REMOTE_BUCKET, TABLE
-from thawd.config.settings import ServerSettings
+from thawd.config.settings import ClusterSettings, ServerSettings, TlsSettings
 from thawd.resources import (
     AwsDeployment,
     AwsStatement,
@@ -39,7 +40,7 @@ from thawd.resources import (
     Table,
 )
 
-SECTIONS = ("server", "functions", "buckets", "http", "routes", "schedules", "tables", "runtimes", "deploy")
+SECTIONS = ("server", "functions", "buckets", "http", "routes", "schedules", "tables", "runtimes", "cluster", "deploy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ def describe_options() -> tuple[OptionDescription, ...]:
     """Return all options, section by section, for the documentation and its test."""
     sections: tuple[tuple[str, type[msgspec.Struct], tuple[Option, ...]], ...] = (
         ("server", ServerSettings, SERVER),
+        ("server.tls", TlsSettings, TLS),
         ("functions.NAME", Function, FUNCTION),
         ("functions.NAME.batch", Batch, BATCH),
         ("functions.NAME.image_config", ImageConfig, IMAGE_CONFIG),
@@ -77,6 +79,7 @@ def describe_options() -> tuple[OptionDescription, ...]:
         ("functions.NAME.sources[]", SqsSource, SOURCE),
         ("functions.NAME.provisioned_schedule[]", ProvisionedSchedule, PROVISIONED_SCHEDULE),
         ("schedules.NAME", Schedule, SCHEDULE),
+        ("cluster", ClusterSettings, CLUSTER),
         ("deploy.aws", AwsDeployment, DEPLOY_AWS),
         ("deploy.aws.statements[]", AwsStatement, STATEMENT),
     )

@@ -156,8 +156,8 @@ FUNCTION = (
     Option(
         "concurrency",
         kinds.whole(1, 1000),
-        "Most invocations that one environment runs at the same time. Above 1, the handler must be `async def`: its "
-        "invocations share one event loop.",
+        "Most invocations that one environment runs at the same time. Above 1, the handler must be `async def`, or an "
+        "ASGI application: its invocations share one event loop.",
     ),
     Option("maximum_retry_attempts", kinds.whole(0, 2), "Most retries of a failed asynchronous event."),
     Option(

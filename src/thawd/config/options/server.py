@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from thawd.config import kinds
-from thawd.config.options.option import Option
+from thawd.config.options.option import REQUIRED, Option
+from thawd.config.settings import REDACTED
+from thawd.grammar.destination_names import address_of
+from thawd.resources import Destination
 
 HOST = kinds.host()
 
@@ -15,9 +19,19 @@ SECRET_ACCESS_KEY = kinds.text(
     "a text of 4 to 256 printable ASCII characters without spaces", re.compile(r"[!-~]{4,256}").fullmatch, secret=True
 )
 
+_COLLECTOR = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?")
+
+REDACTED_NAME = kinds.pattern("a name of 1 to 100 characters, which may contain stars", r"(?=.*[^*_-])[^\s=]{1,100}")
+
 SERVER = (
     Option("host", kinds.host(), "Address to listen on. If it is not a loopback address, a `key` is required."),
     Option("port", kinds.whole(0, 65535), "TCP port to listen on; 0: any free port."),
+    Option(
+        "tls",
+        kinds.table("a table, `[server.tls]`"),
+        "The certificate of the port. If there is one, the port accepts only HTTPS.",
+        "none: connections are not encrypted",
+    ),
     Option(
         "key",
         kinds.text(
@@ -37,6 +51,13 @@ SERVER = (
         "[]",
     ),
     Option("data", kinds.folder(), "Folder for everything that thawd stores; created if missing.", '".thawd"'),
+    Option(
+        "drain_s",
+        kinds.number(0, 3600),
+        "How long a server that is to stop continues to serve, in seconds. Meanwhile `/_thawd/ready` answers 503, so "
+        "that load balancers turn away, and each connection is closed after its next answer, which says "
+        "`Connection: close`. 0: the server accepts no more requests as soon as it is to stop.",
+    ),
     Option(
         "grace_s",
         kinds.number(0, 3600),
@@ -155,6 +176,46 @@ SERVER = (
         "use.",
     ),
     Option(
+        "record_days",
+        kinds.number(0, 3650),
+        "How long records of invocations are kept, in days. The pages under `/_thawd/` show them. 0: no invocation is "
+        "recorded.",
+    ),
+    Option(
+        "record_max_mb",
+        kinds.whole(4, 1_048_576),
+        "Disk space for records of invocations, in MiB. If they need more, the oldest are removed, successes first.",
+    ),
+    Option(
+        "record_per_s",
+        kinds.number(0, 1000),
+        "Largest number of successful invocations of one function that are recorded in a second. A record says for how "
+        "many it stands. Failures, and invocations that waited for the start of an environment, are always recorded.",
+    ),
+    Option(
+        "redact",
+        kinds.list_of('a list of names, such as "*password*"'),
+        "Names of keys and headers whose values are replaced in records, before they are stored. `*` stands for any "
+        "characters; a hyphen also stands for an underscore, or for none. The list replaces the default.",
+        f"[{', '.join(map(json.dumps, REDACTED))}]",
+    ),
+    Option(
+        "traces",
+        kinds.text(
+            'a URL without name and password, such as "http://127.0.0.1:4318"',
+            lambda url: _COLLECTOR.fullmatch(url) and address_of(Destination("http", url)) is not None,
+        ),
+        "OpenTelemetry collector that gets the spans of requests and events, by OTLP over HTTP in protobuf. "
+        "`/v1/traces` is appended.",
+        "none: nothing is traced",
+    ),
+    Option(
+        "trace_ratio",
+        kinds.number(0, 1),
+        "Share of the traces that begin here that are recorded, 0 to 1. A trace that comes with a request is recorded "
+        "if the request says so.",
+    ),
+    Option(
         "access_keys",
         kinds.table('a table of access key ids and secrets, such as { AKIALOCAL = "a-long-secret" }', secret=True),
         "Access keys for signed requests. If there are any, the Lambda, Logs and queue APIs accept only requests that "
@@ -185,12 +246,47 @@ SERVER = (
         "A snapshot that has not been used for this long is removed, in seconds.",
     ),
     Option(
+        "state",
+        kinds.text(
+            'a URL such as "postgresql://thawd:${PASSWORD}@db.example/thawd"', lambda value: value != "", secret=True
+        ),
+        "PostgreSQL database that the machines of a cluster share. `${NAME}` inserts an environment variable. The URL "
+        "may have a parameter `schema`, the schema of thawd's tables, otherwise `thawd`.",
+        "none",
+    ),
+    Option(
+        "durability",
+        kinds.choice("machine", "cluster"),
+        '"machine": an asynchronous event is accepted when it is on this machine\'s disk. "cluster": when a copy is in '
+        "the database `state`, too; if this machine dies, another one runs the event. Events of schedules and of "
+        "buckets have no copies.",
+    ),
+    Option(
         "snapshot_store",
-        kinds.text('the path of a folder, or a URL such as "s3://bucket/prefix"', lambda value: value != ""),
+        kinds.text(
+            'the path of a folder, or a URL such as "s3://bucket/prefix" or "oci://host/repository"',
+            lambda value: value != "",
+        ),
         "A store of chunks: before a function is initialised, its snapshot is looked for there, and a new snapshot is "
         "sent there. The data folder must contain the store's key, `snapshots.key`; with the key of one function, only "
         "snapshots of that function are received, and none is sent.",
         "none",
+    ),
+)
+
+TLS = (
+    Option(
+        "certificate",
+        kinds.file(),
+        "File with the certificate and its intermediate certificates, in PEM format.",
+        REQUIRED,
+    ),
+    Option(
+        "key",
+        kinds.file(),
+        "File with the private key, in PEM format. Only its owner may be able to read it; if it belongs to root, a "
+        "group, too.",
+        "the file `certificate`",
     ),
 )
 

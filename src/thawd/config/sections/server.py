@@ -9,8 +9,8 @@ from pathlib import Path
 from thawd.config import kinds
 from thawd.config.options import server as options
 from thawd.config.sections.reader import Reader
-from thawd.config.settings import ServerSettings
-from thawd.config.store_urls import read_bucket_url
+from thawd.config.settings import ServerSettings, TlsSettings
+from thawd.config.store_urls import REGISTRY, read_bucket_url, read_registry_url, read_url
 from thawd.resources import RemoteBucket
 
 
@@ -33,8 +33,27 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
         values["names"] = tuple(
             str(name) for i, name in named if reader.accepts(options.HOST, name, path=("server", "names", i))
         )
+    if "redact" in values:
+        listed = enumerate(values["redact"])
+        values["redact"] = tuple(
+            str(name) for i, name in listed if reader.accepts(options.REDACTED_NAME, name, path=("server", "redact", i))
+        )
     if "snapshot_store" in values:
         values["snapshot_store"] = _snapshot_store(values["snapshot_store"], reader, environ=environ)
+    if "state" in values:
+        values["state"] = read_url(
+            values["state"],
+            reader.findings,
+            path=("server", "state"),
+            schemes=("postgresql", "postgres"),
+            environ=environ,
+        )
+    if "tls" in values:
+        values["tls"] = _tls(values["tls"], reader)
+    if values.get("durability") == "cluster" and "state" not in values:
+        reader.findings.add(
+            ("server", "durability"), found='"cluster" without a database', allowed='"cluster" only if state is set'
+        )
     values["access_keys"] = _access_keys(values.get("access_keys", {}), reader)
     server = ServerSettings(data=data, **values)
     section = document.get("server")
@@ -49,11 +68,20 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
     return server
 
 
+def _tls(table: object, reader: Reader) -> TlsSettings | None:
+    """Return where the certificate is; None if that is not said, which has been reported."""
+    values = reader.table(table, path=("server", "tls"), known=options.TLS)
+    if not values["certificate"]:
+        return None
+    return TlsSettings(**{name: reader.absolute(text) for name, text in values.items()})
+
+
 def _snapshot_store(text: str, reader: Reader, *, environ: Mapping[str, str]) -> Path | RemoteBucket | None:
     """Return the folder or the bucket; None if the URL has a mistake, which has been reported."""
     if "://" not in text:
         return reader.absolute(text)
-    place = read_bucket_url(text, reader.findings, path=("server", "snapshot_store"), environ=environ)
+    read = read_registry_url if text.startswith(f"{REGISTRY}://") else read_bucket_url
+    place = read(text, reader.findings, path=("server", "snapshot_store"), environ=environ)
     return None if place is None else RemoteBucket(name="snapshot_store", **place)
 
 

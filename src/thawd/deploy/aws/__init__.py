@@ -7,6 +7,7 @@ same configuration and code give the same bytes). `plan` compares the deployed t
 - `template`: the whole template
 - `stack`: the stack while it is made: its resources so far, and what it will lack
 - `functions`: functions with their layers and log groups
+- `web_applications`: the layer that makes ASGI and WSGI applications callable
 - `roles`: the role of a function, with the statements that allow what its code and its settings use
 - `used_stores`: reads a function's code to find the buckets and tables that it uses
 - `versions_and_aliases`: versions, aliases, gradual rollouts and provisioned concurrency

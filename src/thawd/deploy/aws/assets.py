@@ -18,6 +18,7 @@ from thawd.config import Settings
 from thawd.deploy.aws.function_images import FunctionImages
 from thawd.deploy.aws.stack import Code, DeploymentError, LayerCode
 from thawd.deploy.aws.used_stores import Uses, read_uses
+from thawd.deploy.aws.web_applications import application_of, layer_files
 from thawd.deploy.packages import making
 from thawd.deploy.packages.planning import FunctionPlan
 from thawd.deploy.packages.targets import Limits, PackageError, python_version
@@ -27,7 +28,7 @@ from thawd.resources import Function
 
 # zip knows no earlier time.
 _TIME = (1980, 1, 1, 0, 0, 0)
-_LAYER_BYTES = 65_536
+_LAYER_BYTES = 131_072
 """Room for the layer with the package ``thawd``."""
 
 
@@ -100,7 +101,9 @@ def make_assets(
         packages = making.make(settings, packaged, order, report)
     except PackageError as error:
         raise DeploymentError(error.message) from None
-    layer = _layer(stack, folder) if any((found or Uses()).has_stores for found in uses.values()) else None
+    has_applications = any(application_of(settings.functions[name]) is not None for name in packaged)
+    has_stores = any((found or Uses()).has_stores for found in uses.values())
+    layer = _layer(stack, folder, layer_files() if has_applications else {}) if has_stores or has_applications else None
     for ready in packages.prepared:
         for note in ready.notes:
             report(f"functions.{ready.function.name}: {note}")
@@ -153,13 +156,20 @@ def _code(
     )
 
 
-def _layer(stack: str, folder: Path) -> Asset:
-    """Make the layer with the package ``thawd``. Modules have the same names there, so that they find each other."""
+def _layer(stack: str, folder: Path, more: Mapping[str, bytes]) -> Asset:
+    """Make the layer with the package ``thawd``. Modules have the same names there, so that they find each other.
+
+    Args:
+        stack: name of the stack.
+        folder: folder for the archive.
+        more: further files of the layer.
+    """
     package = Path(thawd.__file__).parent
     files = {
         "python/thawd/__init__.py": (package / "runtime" / "deployed_services.py").read_bytes(),
         "python/thawd/wire/__init__.py": b"",
         "python/thawd/wire/dynamodb_items.py": (package / "wire" / "dynamodb_items.py").read_bytes(),
+        **more,
     }
     file = folder / "thawd.zip"
     with zipfile.ZipFile(file, "w", compression=zipfile.ZIP_DEFLATED) as archive:

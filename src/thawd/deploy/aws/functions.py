@@ -13,6 +13,9 @@ from thawd.deploy.aws.roles import add_role
 from thawd.deploy.aws.stack import DeploymentError, LayerCode, Stack, attribute, ref, sub
 from thawd.deploy.aws.used_stores import Uses
 from thawd.deploy.aws.versions_and_aliases import add_alias
+from thawd.deploy.aws.web_applications import HANDLER as APPLICATION_HANDLER
+from thawd.deploy.aws.web_applications import VARIABLE as WEB_APPLICATION
+from thawd.deploy.aws.web_applications import application_of
 from thawd.resources import Function
 
 LAYER = "ThawdLayer"
@@ -81,12 +84,19 @@ def _refuse(stack: Stack, function: Function, uses: Uses) -> None:
             "the code in an image is not read: thawd.bucket and thawd.table are missing in it, and its role allows "
             "only what thawd.toml shows; add [[deploy.aws.statements]]",
         )
-    if uses.is_coroutine:
+    application, code = application_of(function), stack.order.code[function.name]
+    if application is not None and (code.image is not None or code.part is not None):
+        raise DeploymentError(
+            f"{where}.handler: {function.handler} is an {application}, and its package is too large for a zip file and "
+            "layers; thawd makes applications callable only there. Write a second handler that wraps it, with Mangum "
+            "for ASGI or apig-wsgi for WSGI, and name that"
+        )
+    if uses.is_coroutine and application is None:
         raise DeploymentError(
             f"{where}.handler: {function.handler} is async def, which Lambda's Python runtimes do not run; write a "
             "second handler that calls it with asyncio.run"
         )
-    if uses.has_generator:
+    if uses.has_generator and application is None:
         raise DeploymentError(
             f"{where}.handler: {function.handler} streams its answer by yield, which Lambda's Python runtimes do not; "
             "return the whole answer, or use a custom runtime"
@@ -114,7 +124,10 @@ def _properties(stack: Stack, function: Function, uses: Uses, *, role: str, log_
     variables: dict[str, Any] = {**function.environment, **store_variables(stack, function.name, uses)}
     if code.part is not None:
         variables.setdefault("PACKAGE_PARTS_URL", sub(f"s3://{naming.ASSETS_BUCKET}/{stack.name}"))
-    layers = [_add_layer(stack)] if uses.has_stores else []
+    has_application = application_of(function) is not None
+    if has_application:
+        variables[WEB_APPLICATION] = code.handler or function.handler
+    layers = [_add_layer(stack)] if uses.has_stores or has_application else []
     layers += [_add_package_layer(stack, layer, code.runtime) for layer in code.layers]
     is_json = function.log_format == "JSON"
     properties = {
@@ -148,7 +161,7 @@ def _code_properties(stack: Stack, function: Function) -> dict[str, Any]:
     if code.image is None:
         return {
             "Runtime": code.runtime,
-            "Handler": code.handler or function.handler,
+            "Handler": APPLICATION_HANDLER if application_of(function) else code.handler or function.handler,
             "Code": {"S3Bucket": sub(naming.ASSETS_BUCKET), "S3Key": code.key},
         }
     given = function.image_config
@@ -193,10 +206,10 @@ def _has_snapstart(stack: Stack, function: Function, runtime: str, *, storage_mb
 def _add_layer(stack: Stack) -> str:
     key = stack.order.layer_key
     if key is None:
-        raise AssertionError("a function uses thawd's stores, but the layer was not made")
+        raise AssertionError("a function needs the layer, and it was not made")
     properties = {
         "LayerName": f"{stack.name}-thawd",
-        "Description": "thawd.bucket and thawd.table over S3 and DynamoDB",
+        "Description": "thawd.bucket and thawd.table over S3 and DynamoDB, and web applications",
         "Content": {"S3Bucket": sub(naming.ASSETS_BUCKET), "S3Key": key},
     }
     # A new layer version is a new resource, so that functions refer to it by another id and get a new version.

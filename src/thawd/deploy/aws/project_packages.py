@@ -71,9 +71,8 @@ def package_project(
     images = _Images(session, stack.name, bucket.owner, data, report)
     with _installer(report) as packages:
         tools = BuildTools(packages, images.build, npm=NpmPackages(data / "environments", process_environment()))
-        made = artifacts.package(
-            stack, tools, ArtifactPlace(bucket.name, bucket.url("").removesuffix(f"/{bucket.name}/"))
-        )
+        place = ArtifactPlace(bucket.name, bucket.url("").removesuffix(f"/{bucket.name}/"), compresses=True)
+        made = artifacts.package(stack, tools, place)
     _check_architectures(made.document, images.digests)
     return ProjectPackage(
         text=json.dumps(made.document, ensure_ascii=False),

@@ -11,4 +11,5 @@
 - `step_records`: the build cache: which layer each step made
 - `lambda_base`, `host_files`, `installed_packages`: a base image like AWS's for Python, from this machine's interpreter
 - `function_image`: an image from a function of thawd.toml
+- `snapshot_image`, `freeze_in_image`: an image of thawd with a function and its snapshot; freezes the function in it
 """

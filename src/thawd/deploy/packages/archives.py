@@ -21,7 +21,7 @@ from typing import IO, BinaryIO
 from thawd.deploy.packages.contents import Item
 
 LEVEL = 6
-"""Level of compression: zlib's default."""
+"""Level of compression: zlib's default, which `zipfile` uses for files that are written in parts."""
 # The earliest time that zip files can represent.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _TIME_S = 315_532_800
@@ -35,14 +35,38 @@ def write_zip(items: Sequence[Item], target: BinaryIO) -> None:
     Raises:
         OSError: a file cannot be read, or the archive cannot be written.
     """
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL) as archive:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for item in sorted(items, key=lambda item: item.path):
             is_folder = not item.is_file and item.content is None
             info = zipfile.ZipInfo(item.path + ("/" if is_folder else ""), _TIME)
             info.create_system = _UNIX
             info.external_attr = item.mode << 16
             info.compress_type = zipfile.ZIP_DEFLATED if item.is_file else zipfile.ZIP_STORED
-            archive.writestr(info, item.read(), compresslevel=LEVEL)
+            info.file_size = item.size_bytes if item.is_file else len(item.read())
+            with archive.open(info, "w") as file:
+                for chunk in item.chunks():
+                    file.write(chunk)
+
+
+class _Chunks(io.RawIOBase):
+    """A file object with an item's bytes."""
+
+    def __init__(self, item: Item) -> None:
+        self._chunks = item.chunks()
+        self._left = memoryview(b"")
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next `size` bytes, fewer at the end; -1: all that are left."""
+        parts = []
+        while size != 0:
+            self._left = self._left or memoryview(next(self._chunks, b""))
+            if not self._left:
+                break
+            part = self._left if size < 0 else self._left[:size]
+            self._left = self._left[len(part) :]
+            size = size if size < 0 else size - len(part)
+            parts.append(part)
+        return b"".join(parts)
 
 
 def write_tar(items: Sequence[Item], target: BinaryIO) -> None:
@@ -59,9 +83,10 @@ def write_tar(items: Sequence[Item], target: BinaryIO) -> None:
             info = tarfile.TarInfo(item.path)
             info.mode, info.mtime = item.mode & 0o777, _TIME_S
             if item.is_file:
-                content = item.read()
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
+                info.size = item.size_bytes
+                chunks = _Chunks(item)
+                archive.addfile(info, chunks)
+                chunks.read(1)  # raises an error if the file has grown
             elif item.content is not None:
                 info.type, info.linkname = tarfile.SYMTYPE, os.fsdecode(item.content)
                 archive.addfile(info)

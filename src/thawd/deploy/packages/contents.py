@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from thawd.deploy.packages.targets import PackageError
 
 # Limit of the kernel and of zip files' readers; limits.h, PATH_MAX.
 _LONGEST_PATH_BYTES = 4095
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,26 @@ class Item:
             with self.source.open("rb") as file:
                 return elf.cut(file.read(self.size_bytes))
         return self.source.read_bytes() if self.is_file else b""
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield what `read` returns in parts of at most 1 MiB, so that a large file needs little memory.
+
+        Raises:
+            OSError: the file cannot be read, or no longer has the size that it had.
+        """
+        if self.content is not None or not self.is_file:
+            yield self.read()
+            return
+        left = self.size_bytes
+        with self.source.open("rb") as file:
+            while left > 0:
+                if not (chunk := file.read(min(_CHUNK_BYTES, left))):
+                    break
+                # The header that `elf.cut` changes is in the first chunk.
+                yield elf.cut(chunk) if self.is_cut and left == self.size_bytes else chunk
+                left -= len(chunk)
+            if left > 0 or (not self.is_cut and file.read(1)):
+                raise OSError(errno.EIO, "the file has changed since its size was read", str(self.source))
 
     def moved(self, prefix: str) -> Item:
         """Return the item below another folder of the archive."""

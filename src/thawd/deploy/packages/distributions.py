@@ -6,10 +6,12 @@ Source: https://packaging.python.org/en/latest/specifications/recording-installe
 from __future__ import annotations
 
 import csv
+import io
+import posixpath
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from email.parser import BytesHeaderParser
 from pathlib import Path
 
@@ -47,7 +49,8 @@ class Distribution:
 def read_distributions(folder: Path, requested: Collection[str]) -> list[Distribution]:
     """Return the distributions in a folder that `wheels.install` filled, by name. Blocks.
 
-    Each file belongs to one distribution. If several list it, it belongs to the first by name.
+    Each file belongs to one distribution. If several list it, it belongs to the first by name. Distributions have
+    different names: if a wheel brings the metadata of another with a name that exists, both count as one.
 
     Args:
         folder: the folder.
@@ -55,26 +58,36 @@ def read_distributions(folder: Path, requested: Collection[str]) -> list[Distrib
     """
     names = {normalised(name) for name in requested}
     left = {item.path: item for item in items_of(folder) if item.path != ".lock"}
-    found = []
+    found: dict[str, Distribution] = {}
     for metadata in sorted(folder.glob("*.dist-info/METADATA")):
         info = metadata.parent
+        if not metadata.is_file():
+            continue
         headers = BytesHeaderParser().parsebytes(metadata.read_bytes())
         owned = [left.pop(path) for path in [*_recorded(info, folder), *_below(left, info.name + "/")] if path in left]
         always, sometimes = _requirements(headers.get_all("Requires-Dist", []))
-        name = normalised(headers.get("Name", info.name.partition("-")[0]))
-        found.append(
-            Distribution(
-                name,
-                headers.get("Version", ""),
-                tuple(sorted(owned, key=lambda item: item.path)),
-                always,
-                sometimes,
-                name in names,
-            )
-        )
+        # The parser returns an object of another class for a header that is not ASCII.
+        name = normalised(str(headers.get("Name", "")).strip())
+        if _NAME.fullmatch(name) is None:
+            name = normalised(info.name.partition("-")[0]) or info.name
+        read = Distribution(name, str(headers.get("Version", "")), tuple(owned), always, sometimes, name in names)
+        found[name] = _merged(found[name], read) if name in found else read
     if left:
-        found.append(Distribution(UNOWNED, "", tuple(left[path] for path in sorted(left))))
-    return sorted(found, key=lambda each: each.name)
+        found[UNOWNED] = Distribution(UNOWNED, "", tuple(left.values()))
+    return [replace(found[name], items=_by_path(found[name].items)) for name in sorted(found)]
+
+
+def _merged(one: Distribution, other: Distribution) -> Distribution:
+    return replace(
+        one,
+        items=(*one.items, *other.items),
+        requires=tuple(dict.fromkeys((*one.requires, *other.requires))),
+        may_require=tuple(dict.fromkeys((*one.may_require, *other.may_require))),
+    )
+
+
+def _by_path(items: Iterable[Item]) -> tuple[Item, ...]:
+    return tuple(sorted(items, key=lambda item: item.path))
 
 
 def normalised(name: str) -> str:
@@ -85,27 +98,43 @@ def normalised(name: str) -> str:
 def _recorded(info: Path, folder: Path) -> Iterable[str]:
     """Yield the paths that a distribution's RECORD lists, relative to `folder`."""
     try:
-        text = (info / "RECORD").read_text(errors="surrogateescape")
+        text = (info / "RECORD").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return
-    for row in csv.reader(text.splitlines()):
-        path = row[0] if row else ""
-        # Scripts are recorded by the path that they would have without --target, such as ../../bin/f2py.
-        while path.startswith("../"):
-            path = path.removeprefix("../")
-        yield path
+    for row in rows_of_record(text):
+        yield recorded_path(row[0])
+
+
+def rows_of_record(text: str) -> Iterator[list[str]]:
+    """Yield the rows of a RECORD up to the first that cannot be read."""
+    try:
+        yield from (row for row in csv.reader(io.StringIO(text, newline="")) if row)
+    except csv.Error:
+        return
+
+
+def recorded_path(path: str) -> str:
+    """Return a path of a RECORD as a path below the folder into which everything was installed.
+
+    Scripts are recorded by the path that they would have without --target, such as ``../../bin/f2py``.
+    """
+    path = posixpath.normpath(path)
+    while path.startswith("../"):
+        path = path.removeprefix("../")
+    return path
 
 
 def _below(paths: Iterable[str], prefix: str) -> list[str]:
     return [path for path in paths if path.startswith(prefix)]
 
 
-def _requirements(lines: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _requirements(lines: Sequence[object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     always: list[str] = []
     sometimes: list[str] = []
     for line in lines:
-        if (name := _NAME.match(line)) is not None:
-            (sometimes if ";" in line else always).append(normalised(name[0]))
+        text = str(line)
+        if (name := _NAME.match(text)) is not None:
+            (sometimes if ";" in text else always).append(normalised(name[0]))
     return tuple(dict.fromkeys(always)), tuple(dict.fromkeys(sometimes))
 
 

@@ -7,6 +7,7 @@ Source: elf(5); System V ABI, "Dynamic Section".
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import struct
 from collections.abc import Iterator, Sequence
@@ -19,8 +20,16 @@ _PROGRAM = struct.Struct("<IIQQQQQQ")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _DYNAMIC_ENTRY = struct.Struct("<qQ")
 _PT_LOAD, _PT_DYNAMIC = 1, 2
-_DT_NEEDED, _DT_STRTAB = 1, 5
+_DT_NULL, _DT_NEEDED, _DT_STRTAB = 0, 1, 5
 _SHT_NOBITS, _SHF_ALLOC = 8, 2
+# Kinds of sections that only linkers and debuggers read: symbol tables, their names and indices, relocations, groups.
+_KINDS_OF_SYMBOLS = (2, 3, 4, 9, 17, 18)
+_FOR_DEBUGGERS = (
+    *(b".debug", b".zdebug", b".gnu.debug", b".gnu_debug", b".gdb_index", b".comment", b".stab", b".line"),
+    *(b".note", b".gnu.build.attributes", b".annobin", b".llvm", b".gnu.lto_", b".gnu.warning"),
+)
+_LONGEST_NAME = 32
+_MOST_ENTRIES = 100_000
 _MACHINES = {62: "x86_64", 183: "aarch64"}
 _SHOFF, _SHNUM, _SHSTRNDX = 40, 60, 62  # offsets of these fields in the header
 _MOST_LIBRARIES = 10_000
@@ -85,23 +94,37 @@ def _parse(content: mmap.mmap) -> Elf:
         _MACHINES.get(machine, f"machine {machine}"),
         tuple(_needed(content, segments)),
         loaded,
-        bool(segments) and _ends_with_sections(sections, section_offset, section_size, loaded, len(content)),
+        bool(segments) and _ends_with_sections(content, sections, header, loaded),
     )
 
 
-def _ends_with_sections(sections: Sequence[tuple[int, ...]], table: int, size: int, loaded: int, length: int) -> bool:
-    """Return whether the file's bytes from `loaded` on belong to sections that are not loaded, or to their table.
+def _ends_with_sections(
+    content: mmap.mmap, sections: Sequence[tuple[int, ...]], header: Sequence[int], loaded: int
+) -> bool:
+    """Return whether the file's bytes from `loaded` on belong to sections for linkers and debuggers, or to their table.
 
-    Data after the last section may be read by a program, for example an archive that was appended to the file.
+    A program may read other data of its own file: other sections, or an archive that was appended to the file.
+
+    Args:
+        content: the file.
+        sections: the sections' headers.
+        header: the fields of the file's header.
+        loaded: end of the part that is loaded.
     """
+    table, size, names_index = header[6], header[11], header[13]
+    length = len(content)
     if not sections or table < loaded:
         return False
     end = table + len(sections) * size
-    for _, kind, flags, _, offset, bytes_, *_ in sections:
-        if kind == _SHT_NOBITS:
+    names = sections[names_index][4]
+    for name, kind, flags, _, offset, bytes_, *_ in sections:
+        if kind == _SHT_NOBITS or bytes_ == 0:
             continue
         if offset + bytes_ > loaded:
             if flags & _SHF_ALLOC or offset < loaded:
+                return False
+            its_name = content[names + name : names + name + _LONGEST_NAME]
+            if kind not in _KINDS_OF_SYMBOLS and not its_name.startswith(_FOR_DEBUGGERS):
                 return False
             end = max(end, offset + bytes_)
     return end >= length
@@ -112,7 +135,9 @@ def _needed(content: mmap.mmap, segments: Sequence[tuple[int, ...]]) -> Iterator
     if dynamic is None:
         return
     offset, size = dynamic
-    entries = [_DYNAMIC_ENTRY.unpack_from(content, place) for place in range(offset, offset + size - 15, 16)]
+    places = range(offset, offset + size - 15, 16)[:_MOST_ENTRIES]
+    every = (_DYNAMIC_ENTRY.unpack_from(content, place) for place in places)
+    entries = list(itertools.takewhile(lambda entry: entry[0] != _DT_NULL, every))
     address = next((value for tag, value in entries if tag == _DT_STRTAB), None)
     if address is None:
         return

@@ -26,7 +26,7 @@ from thawd.deploy.packages.preparing import Preparation, Prepared, Progress, tar
 from thawd.deploy.packages.removal import RULES
 from thawd.deploy.packages.targets import Limits, PackageError, Target
 from thawd.deploy.packages.trial import FAILED, NOT_TRIED, Trial, try_import
-from thawd.deploy.packages.writing import ArchiveFile, write_all
+from thawd.deploy.packages.writing import OF_A_DIGEST, ArchiveFile, write_all
 from thawd.resources import Function
 from thawd.system.folders import sync
 
@@ -265,4 +265,4 @@ def _previous(output: Path) -> _Previous | None:
         files = {str(it["file"]) for name, it in document["files"].items() if name not in functions}
     except (OSError, msgspec.DecodeError, KeyError, TypeError, AttributeError):
         return None
-    return _Previous(functions, {name for name in files if "/" not in name and not name.startswith(".")})
+    return _Previous(functions, {name for name in files if OF_A_DIGEST.fullmatch(name)})

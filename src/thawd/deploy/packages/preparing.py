@@ -10,7 +10,7 @@ from thawd.deploy.packages import elf, wheels
 from thawd.deploy.packages.contents import Item, items_of
 from thawd.deploy.packages.distributions import Distribution, brought_by, groups, read_distributions
 from thawd.deploy.packages.measuring import Packer, code_piece, piece_of
-from thawd.deploy.packages.removal import Removed, slim
+from thawd.deploy.packages.removal import RULES, Removed, slim
 from thawd.deploy.packages.sizes import Contents
 from thawd.deploy.packages.targets import Limits, PackageError, Target, python_version
 from thawd.errors import EnvironmentBuildError, StoreError
@@ -103,6 +103,9 @@ class Preparation:
         except (StoreError, PackageError) as error:
             raise PackageError(f"functions.{function.name}: {error.message}") from error
         notes = _foreign("the code", code, target)
+        if without:
+            rules = ", ".join(rule for rule in RULES if rule in without)
+            notes.append(f"not left out, because the import of the handler needs such files: {rules}")
         installed = _Installed([], {}, {})
         if (requirements := _requirements_of(function)) is not None and target.python is not None:
             if function.requirements is None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from thawd.deploy.packages import elf
 from thawd.deploy.packages.contents import Item
-from thawd.deploy.packages.distributions import Distribution
+from thawd.deploy.packages.distributions import Distribution, recorded_path, rows_of_record
 
 RULES: Mapping[str, str] = {
     "tests": "folders named test or tests that no other module names",
@@ -29,7 +29,7 @@ RULES: Mapping[str, str] = {
     "bytecode": "*.pyc with the source beside them: they contain times, and belong to one version of Python",
     "scripts": "scripts in bin/ that begin with the path of an interpreter of this machine",
     "installer": "what the installer wrote about itself: INSTALLER, REQUESTED, direct_url.json",
-    "symbols": "symbol tables and debugging sections of shared objects, which no process loads",
+    "symbols": "symbol tables and debugging sections of shared objects that have no other data which is not loaded",
 }
 """The rules by name, in the order in which they are applied."""
 
@@ -144,6 +144,8 @@ def _base(path: str) -> str:
 
 
 def _is_script_of_this_machine(item: Item) -> bool:
+    if not item.is_file:
+        return False
     with item.source.open("rb") as file:
         first, second = file.readline(1024), file.readline(1024)
     return first.startswith(b"#!") and (b"python" in first or second.startswith(b"'''exec'"))
@@ -196,10 +198,10 @@ def _with_record(items: Sequence[Item]) -> Iterator[Item]:
             yield item
             continue
         rows = []
-        for row in csv.reader(io.StringIO(item.read().decode(errors="surrogateescape"))):
-            recorded = by_path.get(row[0]) if row else None
+        for row in rows_of_record(item.read().decode(errors="surrogateescape")):
+            recorded = by_path.get(path := recorded_path(row[0]))
             if recorded is not None:
-                rows.append(_row(recorded) if recorded.is_cut else row)
+                rows.append(_row(recorded) if recorded.is_cut else [path, *row[1:]])
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(sorted(rows))
         yield item.with_content(text.getvalue().encode(errors="surrogateescape"))

@@ -16,6 +16,7 @@ import sys
 import tarfile
 import tempfile
 import urllib.request
+import zlib
 from typing import Any, BinaryIO
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -54,17 +55,35 @@ def _fetched(file: str, sha256: str, base: str) -> str:
         if not os.path.isdir(folder):
             unfinished = folder + ".new"
             shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
-            with _opened(base.rstrip("/") + "/" + file) as source:
-                stream = _Hashed(source)
-                with tarfile.open(fileobj=stream, mode="r|gz") as archive:
-                    archive.extractall(unfinished, filter="data")
-                while stream.read(1 << 20):
-                    pass
-            if stream.digest.hexdigest() != sha256:
-                shutil.rmtree(unfinished)
-                raise RuntimeError(f"{file} has the SHA-256 {stream.digest.hexdigest()}, not {sha256}: upload it again")
-            os.rename(unfinished, folder)
+            try:
+                _unpack(base.rstrip("/") + "/" + file, sha256, unfinished)
+                os.rename(unfinished, folder)
+            except BaseException:
+                shutil.rmtree(unfinished, ignore_errors=True)
+                raise
     return folder
+
+
+def _unpack(url: str, sha256: str, folder: str) -> None:
+    """Unpack a part into a folder. The caller removes the folder if this fails."""
+    try:
+        source = _opened(url)
+    except Exception as error:
+        raise RuntimeError(f"the part {url} of this package cannot be fetched: {error}") from error
+    with source:
+        stream, broken = _Hashed(source), None
+        try:
+            with tarfile.open(fileobj=stream, mode="r|gz") as archive:
+                archive.extractall(folder, filter="data")
+        except (tarfile.TarError, zlib.error, EOFError) as error:
+            broken = error  # the digest says whether the part is another one
+        while stream.read(1 << 20):
+            pass
+    if stream.digest.hexdigest() != sha256:
+        found = stream.digest.hexdigest()
+        raise RuntimeError(f"the part {url} has the SHA-256 {found}, not {sha256}: upload it again") from broken
+    if broken is not None:
+        raise broken
 
 
 def _handler() -> Any:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from thawd.deploy.packages.targets import PackageError, Target
 from thawd.errors import EnvironmentBuildError
-from thawd.publishing.requirement_files import wants_hashes, why_pip
+from thawd.publishing.requirement_files import wants_hashes, why_built, why_pip
 from thawd.publishing.uv import find_uv, uv_settings
 
 _UV = (
@@ -38,6 +38,7 @@ _PIP = (
     "--no-compile",
 )
 _TAIL_LINES = 20
+_BUILDING = ("UV_NO_BINARY", "UV_NO_BINARY_PACKAGE")
 
 
 def install(requirements: Path, target: Target, into: Path, *, lock: int, environ: Mapping[str, str]) -> None:
@@ -53,8 +54,17 @@ def install(requirements: Path, target: Target, into: Path, *, lock: int, enviro
 
     Raises:
         PackageError: there is no wheel for the target, or the installation failed; the message has the installer's
-            last lines.
+            last lines. Or the file asks for a package that would be built here.
     """
+    try:
+        built = why_built(requirements)
+    except EnvironmentBuildError as error:
+        raise PackageError(error.message) from error
+    if built is not None:
+        raise PackageError(
+            f"{requirements} asks for a package that would be built on this machine: {built}. Packages are installed "
+            "from wheels only. Build a wheel (pip wheel --no-deps FOLDER), and name its path instead"
+        )
     command, variables = _command(requirements, target, into, environ)
     try:
         done = subprocess.run(
@@ -90,8 +100,10 @@ def _command(
         raise PackageError(error.message) from error
     if uv is not None and reason is None:
         command = [str(uv), *_UV, "--python", sys.executable, "--python-version", version]
-        command += ["--python-platform", target.uv_platform, *settings.arguments, *hashes]
-        # Last, so that it overrides the user's settings: a package that is built here would be built for this machine.
+        # A package that is built here would be built for this machine. --only-binary does not override the setting
+        # no-binary for a package that it names.
+        kept = [each for each in settings.arguments if not each.startswith("--no-binary=")]
+        command += ["--python-platform", target.uv_platform, *kept, *hashes]
         command += ["--only-binary", ":all:", "--target", str(into), "-r", str(requirements)]
         return command, settings.variables
     if target.python != sys.version_info[:2] or not target.is_of_this_machine():
@@ -156,5 +168,5 @@ def _text(file: Path) -> str:
 
 
 def installer_environment() -> dict[str, str]:
-    """Return the environment variables for installers: those of this process."""
-    return dict(os.environ)
+    """Return the environment variables for installers: those of this process, without those that make uv build."""
+    return {name: value for name, value in os.environ.items() if name not in _BUILDING}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from thawd.deploy.packages.targets import Limits, PackageError
 _LOADER = Path(__file__).with_name("thawd_parts.py")
 _MANIFEST = "thawd_parts.json"
 _DIGITS = 16
+OF_A_DIGEST = re.compile(rf"(?:layer|part)-[0-9a-f]{{{_DIGITS}}}\.(?:zip|tar\.gz)")
+"""Names of layers and parts."""
 _FILE = stat.S_IFREG | 0o644
 
 

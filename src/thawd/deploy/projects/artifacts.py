@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,10 +60,16 @@ class ArtifactPlace:
     Attributes:
         bucket: name of the bucket.
         url: URL of the region's S3 service, for nested templates.
+        compresses: whether zip files are compressed. A server on this machine has them sooner if they are not.
     """
 
     bucket: str = BUCKET
     url: str = "https://s3.us-east-1.amazonaws.com"
+    compresses: bool = False
+
+
+def _nothing(content: bytes) -> None:
+    """Take a zip file that nobody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,7 @@ class BuildTools:
         bundle: bundles the code of a Node function.
         npm: installs the packages of Node functions; None: they are named as missing.
         layers: folders or zip files in place of layers of other accounts, by `foreign_layers.layer_key`.
+        take_zip: called with each zip file of code as soon as it is made.
     """
 
     packages: Packages
@@ -83,6 +90,7 @@ class BuildTools:
     bundle: esbuild.Bundler = field(default=esbuild.bundle, kw_only=True)
     npm: NpmPackages | None = field(default=None, kw_only=True)
     layers: Mapping[str, Path] = field(default_factory=dict, kw_only=True)
+    take_zip: Callable[[bytes], object] = field(default=_nothing, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -95,10 +103,12 @@ class Packaged:
         sources: folders and files that the objects were made of.
         images: names of the images.
         notes: lines for the operator.
+        archives: the zip files made so far, by their sources: several functions may have the same code.
     """
 
     document: dict[str, Any]
     objects: dict[str, bytes] = field(default_factory=dict)
+    archives: dict[tuple[Source, ...], bytes] = field(default_factory=dict)
     sources: set[Path] = field(default_factory=set)
     images: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
@@ -149,7 +159,9 @@ class _Packaging:
         self._folder, self._packaged, self._tools, self._prefix = folder, packaged, tools, prefix
         self._place = place
         self._layers = ForeignLayers(
-            tools.layers, lambda content: {"S3Bucket": place.bucket, "S3Key": self._add(content, ".zip")}
+            tools.layers,
+            lambda content: {"S3Bucket": place.bucket, "S3Key": self._add(content, ".zip")},
+            self._archive,
         )
         self.code_packages: Mapping[str, CodePackage] = {}
         self.parameters: Mapping[str, str] = {}
@@ -240,7 +252,7 @@ class _Packaging:
         method = None if metadata.get("SkipBuild") is True else metadata.get("BuildMethod")
         if path.is_file():
             self._packaged.sources.add(path)
-            return path.read_bytes() if path.suffix in (".zip", ".jar") else archive([Source(path, path.name)])
+            return path.read_bytes() if path.suffix in (".zip", ".jar") else self._archive([Source(path, path.name)])
         if method == esbuild.METHOD and (program := esbuild.find_esbuild(path, process_environment())) is not None:
             bundle = self._tools.bundle(name, path, metadata.get("BuildProperties"), program, process_environment())
             self._packaged.sources |= {path, *bundle.inputs}
@@ -262,7 +274,13 @@ class _Packaging:
             self._packaged.notes.append(f"{name}: {requirements} is not installed: the template computes its Runtime")
         elif (path / "package.json").is_file() and not (path / "node_modules").is_dir():
             sources = [*self._node_packages(name, path, prefix), *sources]
-        return archive(sources)
+        return self._archive(sources)
+
+    def _archive(self, sources: Sequence[Source]) -> bytes:
+        key = tuple(sources)
+        if key not in self._packaged.archives:
+            self._packaged.archives[key] = archive(sources, compresses=self._place.compresses)
+        return self._packaged.archives[key]
 
     def _architecture(self, properties: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
         """The architecture of a function or layer in Lambda's words; None: the template computes it.
@@ -340,6 +358,8 @@ class _Packaging:
 
     def _add(self, content: bytes, suffix: str) -> str:
         key = f"{self._prefix}{hashlib.sha256(content).hexdigest()}{suffix}"
+        if suffix == ".zip" and key not in self._packaged.objects:
+            self._tools.take_zip(content)
         self._packaged.objects[key] = content
         return key
 

@@ -24,11 +24,12 @@ from thawd.resources import ACCOUNT_ID, REGION
 # A template that is longer is read from the bucket. Source: CloudFormation quotas, "Template body size in a request".
 _LONGEST_BODY = 51_200
 # How long to wait before the next look at a stack: a part of the time that its operation has already taken.
-_FIRST_LOOK_S, _LAST_LOOK_S, _LOOK_SHARE = 0.05, 0.5, 0.1
+_FIRST_LOOK_S, _LAST_LOOK_S, _LOOK_SHARE = 0.05, 0.3, 0.05
 _CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 # A stack in one of these states can only be deleted.
 _DEAD = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED", "REVIEW_IN_PROGRESS")
 _GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", "IMPORT_COMPLETE")
+REST_API, _STAGE = "AWS::ApiGateway::RestApi", "AWS::ApiGateway::Stage"
 _NO_UPDATE = "No updates are to be performed"
 
 
@@ -42,6 +43,7 @@ class Deployed:
         outputs: values of its outputs.
         physical_ids: physical ids of its resources by type and logical id, also of those in nested stacks.
         sources: files and folders whose change requires another deployment.
+        stages: names of the stages of its REST APIs, by the API's id.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Deployed:
     outputs: dict[str, str] = field(default_factory=dict)
     physical_ids: dict[tuple[str, str], str] = field(default_factory=dict)
     sources: set[Path] = field(default_factory=set)
+    stages: dict[str, list[str]] = field(default_factory=dict)
 
 
 class Deployer:
@@ -109,6 +112,7 @@ class Deployer:
         assert described is not None
         deployed.outputs = {each["OutputKey"]: each["OutputValue"] for each in described.get("Outputs", ())}
         await self._list_resources(stack.name, deployed)
+        await self._list_stages(deployed)
         await self._forget_others(stack.name, packaged.objects)
         await asyncio.to_thread(self._images.forget_others, stack.name, packaged.images)
         return deployed
@@ -201,6 +205,19 @@ class Deployer:
             key = (each["ResourceType"], each["LogicalResourceId"])
             deployed.physical_ids.setdefault(key, each.get("PhysicalResourceId", ""))
 
+    async def _list_stages(self, deployed: Deployed) -> None:
+        """Find the stages of REST APIs. A deployment makes one, too, which is no resource of the stack."""
+        apis = [each for (kind, _), each in deployed.physical_ids.items() if kind == REST_API]
+        named = [each for (kind, _), each in deployed.physical_ids.items() if kind == _STAGE]
+        if len(apis) == len(named) == 1:
+            deployed.stages[apis[0]] = named
+            return
+        for api in apis:
+            found = await self._call("apigateway", "get_stages", restApiId=api)
+            names = sorted(each["stageName"] for each in found["item"])
+            # SAM's deployments make another stage, "Stage", beside that which the template declares.
+            deployed.stages[api] = [each for each in names if each in named] or names
+
     # Objects and parameters that stacks need
 
     async def _publish(self, asset: AssetFile) -> None:
@@ -208,10 +225,14 @@ class Deployer:
             return
         if not asset.path.exists():
             raise ProjectError(f"there is no {asset.path}, which the cloud assembly names: run `cdk synth` again")
-        content = await asyncio.to_thread(
-            lambda: archive([Source(asset.path, "")]) if asset.is_zipped else asset.path.read_bytes()
-        )
+        content = await asyncio.to_thread(self._content, asset)
         await self._store(asset.bucket, {asset.key: content})
+
+    def _content(self, asset: AssetFile) -> bytes:
+        content = archive([Source(asset.path, "")], compresses=False) if asset.is_zipped else asset.path.read_bytes()
+        if asset.key.endswith(".zip"):
+            self._tools.take_zip(content)
+        return content
 
     async def _store(self, bucket: str, objects: Mapping[str, bytes], *, replace: bool = False) -> None:
         missing = [key for key in objects if replace or not await self._has(bucket, key)]
@@ -286,7 +307,8 @@ class Deployer:
                 config = Config(
                     retries={"total_max_attempts": 1},
                     read_timeout=900,
-                    s3={"addressing_style": "path"},
+                    s3={"addressing_style": "path", "payload_signing_enabled": False},  # it does not leave the machine
+                    request_checksum_calculation="when_required",
                     ignore_configured_endpoint_urls=True,
                     proxies={},
                 )

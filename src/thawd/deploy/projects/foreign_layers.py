@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from thawd.deploy.projects.stacks import ProjectError
-from thawd.deploy.projects.zip_files import Source, archive
+from thawd.deploy.projects.zip_files import Source
 from thawd.resources import ACCOUNT_ID
 
 # The end of a layer version's ARN, in a text or in an intrinsic function.
@@ -33,10 +33,16 @@ class ForeignLayers:
     Args:
         given: folders or zip files with the layers' content, by their keys.
         add: stores content for CloudFormation, and returns its place: bucket and key.
+        archive: makes a zip file.
     """
 
-    def __init__(self, given: Mapping[str, Path], add: Callable[[bytes], dict[str, str]]) -> None:
-        self._given, self._add = given, add
+    def __init__(
+        self,
+        given: Mapping[str, Path],
+        add: Callable[[bytes], dict[str, str]],
+        archive: Callable[[Sequence[Source]], bytes],
+    ) -> None:
+        self._given, self._add, self._archive = given, add, archive
         self.resources: dict[str, dict[str, Any]] = {}
         self.sources: set[Path] = set()
         self.notes: list[str] = []
@@ -75,7 +81,7 @@ class ForeignLayers:
         if logical_id not in self.resources:
             if not path.exists():
                 raise ProjectError(f"there is no {path}, which --layer {name} names")
-            content = archive([Source(path, "")]) if path.is_dir() else path.read_bytes()
+            content = self._archive([Source(path, "")]) if path.is_dir() else path.read_bytes()
             self.sources.add(path)
             self.resources[logical_id] = {
                 "Type": _KIND,

@@ -13,7 +13,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from thawd.deploy.projects.stacks import ProjectError
@@ -24,6 +25,10 @@ _INSTALL = ("--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier", "--
 _SOURCES = (".ts", ".tsx", ".mts", ".js", ".jsx", ".mjs", ".cjs")
 
 
+def _nothing(manifest: Path, took_s: float) -> None:
+    """Report nothing."""
+
+
 class NpmPackages:
     """Installs packages. All methods block.
 
@@ -31,10 +36,13 @@ class NpmPackages:
         folder: the server's folder of virtual environments. Packages are kept there for the next package with the same
             manifest, and upkeep removes those that were not used for a week, as it removes virtual environments.
         environ: environment variables of npm.
+        report: called after each installation with the package.json and the seconds that it took.
     """
 
-    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
-        self._folder, self._environ = folder, environ
+    def __init__(
+        self, folder: Path, environ: Mapping[str, str], *, report: Callable[[Path, float], object] = _nothing
+    ) -> None:
+        self._folder, self._environ, self._report = folder, environ, report
 
     @property
     def has_npm(self) -> bool:
@@ -67,7 +75,9 @@ class NpmPackages:
         files += _local_files(source, required)
         made = self._folder / _digest(source, files, program)
         if not made.is_dir():
+            begun_s = time.monotonic()
             self._install(program, source, files, made)
+            self._report(source / _MANIFEST, time.monotonic() - begun_s)
         os.utime(made)  # upkeep removes by the time of the last use
         return made / "node_modules"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -11,7 +12,7 @@ from watchfiles import Change, DefaultFilter, awatch
 
 from thawd.config import process_environment
 from thawd.deploy.projects.artifacts import BuildTools
-from thawd.deploy.projects.deployment import Deployed, Deployer
+from thawd.deploy.projects.deployment import REST_API, Deployed, Deployer
 from thawd.deploy.projects.npm_packages import NpmPackages
 from thawd.deploy.projects.project_images import ProjectImages
 from thawd.deploy.projects.reading import read_project
@@ -25,7 +26,10 @@ _TRY_AGAIN_S = 1.0
 # The stack engine itself does the work of some functions that CDK adds.
 _STAND_IN = "thawd-does-"
 _API = "AWS::ApiGatewayV2::Api"
-_REST, _STAGE = "AWS::ApiGateway::RestApi", "AWS::ApiGateway::Stage"
+
+
+def _later(content: bytes) -> None:
+    """Leave a zip file to the requests that need it."""
 
 
 class ServedProject:
@@ -42,6 +46,8 @@ class ServedProject:
     Attributes:
         spare_own_programs: returns the context in which thawd runs processes of its own, for example installers. The
             server sets it.
+        begin_unpacking: called with each zip file of code as soon as it is made, so that the server has unpacked it
+            when the stack's functions and layers need it. The server sets it.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class ServedProject:
         self._alone = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.spare_own_programs: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.begin_unpacking: Callable[[bytes], object] = _later
 
     def connect(self, url: str, keys: Mapping[str, str]) -> None:
         """Deploy to a server from now on.
@@ -73,8 +80,14 @@ class ServedProject:
             keys: its access keys.
         """
         images = ProjectImages(self._data, say=self._say)
-        npm = NpmPackages(self._data.resolve() / "environments", process_environment())
-        tools = BuildTools(self._packages, images.build, npm=npm, layers=self._options.layers)
+        npm = NpmPackages(self._data.resolve() / "environments", process_environment(), report=self._say_installed)
+        tools = BuildTools(
+            self._packages,
+            images.build,
+            npm=npm,
+            layers=self._options.layers,
+            take_zip=self._take_zip,
+        )
         self._url = url
         self._deployer = Deployer(url, keys, tools=tools, images=images, note=self._say_note)
 
@@ -143,6 +156,9 @@ class ServedProject:
         ):
             changed.set()
 
+    def _take_zip(self, content: bytes) -> None:
+        self.begin_unpacking(content)
+
     def _packages(self, requirements: Path, runtime: str, architecture: str | None) -> Path:
         """Return the folder with the packages of a requirements file. Called in a thread; blocks until it is made.
 
@@ -159,16 +175,25 @@ class ServedProject:
             folder=self._path.parent,
             environ=environ,
         )
+        progress: list[str] = []
+        begun_s = time.monotonic()
         python = await prepare_environment(
             requirements,
             interpreter,
             self._data / "environments",
-            on_line=lambda line: None,
+            on_line=progress.append,
             environ=environ,
             uv=find_uv(),
         )
+        if progress:  # it was not there yet
+            self._say_installed(requirements, time.monotonic() - begun_s)
         version = ".".join(map(str, interpreter.version[:2]))
         return python.parent.parent / "lib" / f"python{version}" / "site-packages"
+
+    def _say_installed(self, manifest: Path, took_s: float) -> None:
+        folder = self._path.parent.resolve()
+        name = manifest.relative_to(folder) if manifest.is_relative_to(folder) else manifest
+        self._say(f"  packages  {name!s:<20} installed in {took_s:.1f} s")
 
     def _say_note(self, line: str) -> None:
         self._complain(f"thawd: {line}")
@@ -179,15 +204,14 @@ class ServedProject:
             return
         self._reported.add(deployed.name)
         self._say(f"  stack     {deployed.name:<20} {'complete' if deployed.has_changed else 'unchanged'}")
-        stages = {each: name for (kind, name), each in deployed.physical_ids.items() if kind == _STAGE}
         for (kind, logical_id), physical_id in sorted(deployed.physical_ids.items()):
             if kind == "AWS::Lambda::Function" and not physical_id.startswith(_STAND_IN):
                 self._say(f"  function  {logical_id:<20} {physical_id}")
             elif kind == _API:
                 self._say(f"  api       {logical_id:<20} {url}/_aws/execute-api/{physical_id}/")
-            elif kind == _REST:
-                stage = next(iter(stages), "STAGE")
-                self._say(f"  api       {logical_id:<20} {url}/_aws/execute-api/{physical_id}/{stage}/")
+            elif kind == REST_API:
+                for stage in deployed.stages.get(physical_id, ()) or ["STAGE"]:
+                    self._say(f"  api       {logical_id:<20} {url}/_aws/execute-api/{physical_id}/{stage}/")
         for name, value in deployed.outputs.items():
             self._say(f"  output    {name:<20} {value}")
 

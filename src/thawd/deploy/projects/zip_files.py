@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -22,6 +23,8 @@ _VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
 _THEN = (1980, 1, 1, 0, 0, 0)
 # Above this, compressing takes longer than writing what it would save.
 _COMPRESSED_BYTES = 32 << 20
+# Errors of links to nothing: to a missing file, to something below a file, and in a circle.
+_TO_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 # The globs of the JavaScript tools whose files thawd reads.
 _GLOB = glob.GLOBSTAR | glob.DOTGLOB | glob.BRACE | glob.EXTGLOB
 
@@ -42,31 +45,36 @@ class Source(NamedTuple):
     within: str = ""
 
 
-def archive(sources: Sequence[Source]) -> bytes:
+def archive(sources: Sequence[Source], *, compresses: bool = True) -> bytes:
     """A zip file of the sources. Of two files with one name, the last counts. Symbolic links are followed.
+
+    Args:
+        sources: files and folders.
+        compresses: whether the files are compressed, if together they have less than 32 MiB.
 
     Raises:
         OSError: a file cannot be read.
     """
-    found: dict[str, Path] = {}
+    found: dict[str, tuple[str, os.stat_result]] = {}
     for source in sources:
         if source.path.is_file():
-            found[source.name] = source.path
+            found[source.name] = str(source.path), source.path.stat()
         else:
             prefix = f"{source.name}/" if source.name else ""
             is_packaged = _Patterns(source)
-            found.update({prefix + name: path for name, path in _files(source.path) if is_packaged(name)})
+            found.update({prefix + name: file for name, file in _files(source.path) if is_packaged(name)})
     compression = zipfile.ZIP_DEFLATED
-    if sum(path.stat().st_size for path in found.values()) > _COMPRESSED_BYTES:
+    if not compresses or sum(status.st_size for _, status in found.values()) > _COMPRESSED_BYTES:
         compression = zipfile.ZIP_STORED
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as made:
         for name in sorted(found):
+            path, status = found[name]
             entry = zipfile.ZipInfo(name, _THEN)
-            runs = found[name].stat().st_mode & stat.S_IXUSR
+            runs = status.st_mode & stat.S_IXUSR
             entry.external_attr = (stat.S_IFREG | (0o755 if runs else 0o644)) << 16
             entry.create_system = 3  # Unix: the modes count
-            made.writestr(entry, found[name].read_bytes(), compression)
+            made.writestr(entry, Path(path).read_bytes(), compression)
     return content.getvalue()
 
 
@@ -87,19 +95,29 @@ class _Patterns:
         return next((keeps for rule, keeps in reversed(self._rules) if rule.match(seen)), True)
 
 
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a folder with their names in it, without those that no function needs."""
+def _files(folder: Path) -> Iterator[tuple[str, tuple[str, os.stat_result]]]:
+    """The files of a folder, without those that no function needs: the name in it, the path, and the status."""
     seen: set[tuple[int, int]] = set()
-    for place, folders, names in os.walk(folder, followlinks=True):
-        here = Path(place)
-        status = here.stat()
+    root = str(folder)
+    for here, folders, names in os.walk(root, followlinks=True):
+        status = Path(here).stat()
         if (status.st_dev, status.st_ino) in seen:  # a link to a folder above
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(
-            each for each in folders if each not in _LEFT_OUT and not (here / each / _VIRTUAL_ENVIRONMENT).exists()
+            each for each in folders if each not in _LEFT_OUT and not Path(here, each, _VIRTUAL_ENVIRONMENT).exists()
         )
+        prefix = f"{os.path.relpath(here, root)}/" if here != root else ""
         for name in names:
-            if name not in _LEFT_OUT and not name.endswith(".pyc") and (here / name).is_file():
-                yield (here / name).relative_to(folder).as_posix(), here / name
+            if name in _LEFT_OUT or name.endswith(".pyc"):
+                continue
+            path = f"{here}/{name}"
+            try:
+                status = os.stat(path)  # noqa: PTH116 - for each of thousands of files
+            except OSError as error:
+                if error.errno in _TO_NOTHING:
+                    continue
+                raise
+            if stat.S_ISREG(status.st_mode):
+                yield prefix + name, (path, status)

@@ -28,8 +28,9 @@ class StorageWatch:
 
     def began(self, environment: Environment) -> None:
         """Record that an invocation begins in the environment."""
+        if not self._used:
+            self._any_used.set()
         self._used.add(environment)
-        self._any_used.set()
 
     async def run(self) -> None:
         """Until cancelled, end environments whose folders are larger than allowed."""

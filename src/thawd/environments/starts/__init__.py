@@ -20,10 +20,12 @@ left behind.
 - `file_listing`: lists the files that an image depends on, so that it can be sent to another machine
 - `self_test`: the priming event in a copy, and how answers are compared
 - `image_key`: the key by which the store finds a version's image
+- `touched_pages`: the pages that copies touch until their first answer, so that spares touch them in advance
 - `thawable`: an image that can be thawed, and the error of a failed thaw
 - `template`: the channels to a process that is forked or frozen
 - `bases`, `package_bases`, `leading_imports`: images of an interpreter, without and with packages, to which images
   refer
+- `new_environment`: makes the object of an environment, and reports its init phase
 - `ready_deadline`: the time by which a starting environment must be ready
 - `engine_files`: the files of the native engine
 """

@@ -1,20 +1,25 @@
 """Lists the files that a new image depends on, so that the snapshot can be sent to another machine.
 
 The frozen process leaves the stamps of the files that init read beside its image. The image itself names the files that
-the process had mapped or open. `thawd.snapshot.store.file_lists` describes the list. All functions block.
+the process had mapped or open. `thawd.snapshot.store.file_lists` describes the list. A process with a root of its own
+reaches one folder of the store, the outbox; what passes through it is here, too. All functions block.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from thawd.environments.starts.template import Template
+from thawd.environments.starts.template import FreezeFailedError, Template
 from thawd.environments.version import Version
+from thawd.snapshot.disk.root_mounts import OUTBOX
 from thawd.snapshot.inspect.records import Image
 from thawd.snapshot.store import file_lists
 from thawd.snapshot.store.file_lists import IN_DISK, LIST_MAX_BYTES, Stamp
@@ -23,13 +28,14 @@ from thawd.snapshot.store.images import Draft
 from thawd.snapshot.store.trust_and_locks import open_as_is
 
 _STAMPS = ".stamps"
+_IMAGE = OUTBOX / "image"
 
 
 class Exchange(Protocol):
     """Shares snapshots with other machines; `thawd.transfer.exchange` implements it. Neither method raises an error."""
 
-    def receive(self, function: str, key: str) -> bool:
-        """Put the image with this key into the store, if another machine has sent it; returns whether. Blocks."""
+    async def receive(self, function: str, key: str) -> bool:
+        """Put the image with this key into the store, if another machine has sent it; returns whether."""
 
     def send(self, snapshot: Snapshot) -> None:
         """Send a new snapshot to other machines, later."""
@@ -49,14 +55,17 @@ def list_files(version: Version, template: Template, image: Image, draft: Draft)
 
 def _finder(version: Version, template: Template) -> Callable[[str], str]:
     """Return a function that finds a file of the template's process on this machine; see `FileRecord.at`."""
-    folder, places = template.folder, version.places
+    folder, places, mounts = template.folder, version.places, version.root
     own = () if folder is None else tuple(f"{path}/" for path in (folder.path, folder.tmp) if path is not None)
 
     def find(path: str) -> str:
         for root in own:
             if path.startswith(root):
                 return IN_DISK + path.removeprefix(root)
-        real = path if places is None else str(places.real(Path(path)))
+        if mounts is not None:
+            real = str(mounts.real(Path(path)))
+        else:
+            real = path if places is None else str(places.real(Path(path)))
         return real if real != path else ""
 
     return find
@@ -67,3 +76,35 @@ def files_elsewhere(snapshot: Snapshot) -> tuple[str, ...]:
     if snapshot.sidecar is None or not snapshot.sidecar.sent_as or snapshot.files is None:
         return ()
     return (str(snapshot.files),)
+
+
+def take_from_outbox(draft: Draft) -> None:
+    """Move the image, and the stamps of files, out of the folder that the frozen process can write to.
+
+    Raises:
+        FreezeFailedError: the process has put something else there.
+    """
+    written = draft.folder / OUTBOX.name / _IMAGE.name
+    try:
+        if not stat.S_ISREG(written.lstat().st_mode):
+            raise FreezeFailedError("the function replaced its image by something that is not a file")
+        written.rename(draft.image)
+    except OSError as error:
+        raise FreezeFailedError(f"the image could not be taken over: {error}") from error
+    with contextlib.suppress(OSError):  # without them, the snapshot only cannot be sent
+        written.with_name(written.name + _STAMPS).rename(draft.image.with_name(draft.image.name + _STAMPS))
+
+
+def lend_list(draft: Draft, listed: str) -> tuple[Path, tuple[str, ...]]:
+    """Copy a list of files to where a probe with a root of its own can read it.
+
+    Returns:
+        The folder to mount at `OUTBOX`, and the probe's argument.
+
+    Raises:
+        OSError: the list cannot be copied.
+    """
+    outbox = draft.folder / OUTBOX.name
+    outbox.mkdir(mode=0o700)
+    shutil.copy(listed, outbox / "files")
+    return outbox, (str(OUTBOX / "files"),)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 from thawd.environments.sandbox.memory import MIB, private_bytes
 from thawd.environments.starts.bases import Base, Bases, NoBaseError
 from thawd.environments.starts.engine_files import Engine
-from thawd.environments.starts.file_listing import Exchange, files_elsewhere, list_files
+from thawd.environments.starts.file_listing import Exchange, files_elsewhere, lend_list, list_files, take_from_outbox
 from thawd.environments.starts.image_key import key_of
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.package_bases import PackageBases
@@ -56,6 +55,7 @@ class Frozen:
         failures: number of failed thaws since the last one that succeeded.
         unchecked: True until `Snapshots.check` has found that the files which init read are unchanged. Call `check`
             before the first thaw.
+        found: whether the image was in the store already, so that init did not run for it.
     """
 
     thawable: Thawable
@@ -65,6 +65,7 @@ class Frozen:
     dropped: list[str]
     failures: int = 0
     unchecked: bool = False
+    found: bool = False
 
     def describe(self) -> dict[str, Any]:
         """Return the image's fields in ``/_thawd/status``."""
@@ -135,7 +136,7 @@ class Snapshots:
         """
         try:
             key = await asyncio.to_thread(self._key, version)
-            stored = await asyncio.to_thread(self._find, version.function.name, key)
+            stored = await self._find(version.function.name, key)
             if stored is None:
                 return None
             lease = await asyncio.to_thread(self._store.use, stored)
@@ -152,7 +153,7 @@ class Snapshots:
             lease.release()
             raise
         dropped = origin.dropped or []
-        frozen = Frozen(thawable, lease, origin.fork_refused, origin.init_ms, dropped, unchecked=True)
+        frozen = Frozen(thawable, lease, origin.fork_refused, origin.init_ms, dropped, unchecked=True, found=True)
         try:
             if origin.dropped is not None or await self.check(version, frozen):
                 return frozen
@@ -167,7 +168,7 @@ class Snapshots:
         if self._exchange is None:
             return None
         key = await asyncio.to_thread(self._key, version)
-        if not await asyncio.to_thread(self._exchange.receive, version.function.name, key):
+        if not await self._exchange.receive(version.function.name, key):
             return None
         return await self.find(version)
 
@@ -180,12 +181,20 @@ class Snapshots:
         Raises:
             OSError: the machine could not start a process.
         """
+        arguments = files_elsewhere(frozen.lease.snapshot)
+        draft, outbox = None, None
         try:
+            if arguments and version.root is not None:
+                draft = await asyncio.to_thread(self._store.begin)
+                outbox, arguments = await asyncio.to_thread(lend_list, draft, *arguments)
             probe = await self._starter.thaw_template(
-                version, frozen.thawable, role="probe", arguments=files_elsewhere(frozen.lease.snapshot)
+                version, frozen.thawable, role="probe", arguments=arguments, outbox=outbox
             )
-        except ThawFailedError:
+        except (ThawFailedError, ThawdError):
             return False
+        finally:
+            if draft is not None:
+                await asyncio.to_thread(draft.discard)
         probe.kill()
         head = probe.ready.result()
         if head.changed is not None:
@@ -304,8 +313,7 @@ class Snapshots:
             self_test_ms = (time.monotonic() - started_s) * 1000
             if disk is not None and not draft.disk.exists():
                 await asyncio.to_thread(self._disks.take, disk, draft.disk)
-            if version.root is None:
-                await asyncio.to_thread(list_files, version, template, image, draft)
+            await asyncio.to_thread(list_files, version, template, image, draft)
             origin = _origin(version, head, key=key, self_test_ms=self_test_ms, about=about)
             # In a thread, because `adopt` reads the whole image for its digest, which takes long.
             lease = await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))
@@ -324,17 +332,17 @@ class Snapshots:
             return await template.freeze(draft.image, library=self._engine.freezer)
         frozen = await template.freeze(OUTBOX / "image", library=NATIVE / self._engine.freezer.name)
         if frozen[0].refused is None:
-            await asyncio.to_thread(_take_from_outbox, draft)
+            await asyncio.to_thread(take_from_outbox, draft)
         return frozen
 
     def _key(self, version: Version) -> str:
         return key_of(version, self._engine, confined=self._launcher.confines(version), bases=self._bases is not None)
 
-    def _find(self, function: str, key: str) -> Snapshot | None:
-        """Find an image in the store, or else elsewhere. Blocks."""
-        stored = self._store.find(key)
-        if stored is None and self._exchange is not None and self._exchange.receive(function, key):
-            stored = self._store.find(key)
+    async def _find(self, function: str, key: str) -> Snapshot | None:
+        """Find an image in the store, or else elsewhere."""
+        stored = await asyncio.to_thread(self._store.find, key)
+        if stored is None and self._exchange is not None and await self._exchange.receive(function, key):
+            stored = await asyncio.to_thread(self._store.find, key)
         return stored
 
     @property
@@ -454,21 +462,6 @@ class Snapshots:
                 return
 
 
-def _take_from_outbox(draft: Draft) -> None:
-    """Move the image out of the folder that the frozen process can write to.
-
-    Raises:
-        FreezeFailedError: the process has put something else there.
-    """
-    written = draft.folder / "out" / "image"
-    try:
-        if not stat.S_ISREG(written.lstat().st_mode):
-            raise FreezeFailedError("the function replaced its image by something that is not a file")
-        written.rename(draft.image)
-    except OSError as error:
-        raise FreezeFailedError(f"the image could not be taken over: {error}") from error
-
-
 def _unreadable(error: reader.ImageError, draft: Draft) -> str:
     """Return the reason for refusing an image: the rule of the format that it breaks."""
     broken = str(error).removeprefix(f"{draft.image}: ")
@@ -490,4 +483,6 @@ def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float
         base_refused=about.refused,
         fork_refused=head.fork_refused,
         dropped=head.dropped,
+        container_image=version.image_digest,
+        container_image_name=version.function.image or "",
     )

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from thawd.environments import debugging
 from thawd.environments.starts.image_making import Frozen
 from thawd.environments.starts.template import Template
 from thawd.environments.version import Version
@@ -64,6 +65,7 @@ def first_counted(*reasons: Reason | None) -> Reason | None:
 
 # Functions share these, because there may be thousands of functions.
 _SWITCHED_OFF = Reason("snapshot = false")
+_DEBUGGED = Reason(debugging.WHY_COLD)
 _HAS_A_ROOT = Reason("each environment of a container image has a root of its own")
 _RUNS_A_PROGRAM = Reason("the function runs a program over the Runtime API; thawd copies only its own Python runtime")
 
@@ -118,6 +120,8 @@ class Origin:
         if version.program is not None:
             why = version.program.why
             cold = Reason(f"{why}; thawd copies only its own Python runtime") if why else _RUNS_A_PROGRAM
+        if version.debugged:
+            cold = _DEBUGGED
         self.why_no_image: Reason | None = cold or why_no_image
         self.why_no_fork: Reason | None = cold
         if version.root is not None and cold is None:

@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from thawd.environments import debugging
 from thawd.environments.child_processes import Child
-from thawd.environments.concurrent_environment import ConcurrentEnvironment
 from thawd.environments.environment import Environment
 from thawd.environments.external_extensions import Extensions
 from thawd.environments.init_phase import InitError, init_ends
@@ -22,6 +22,7 @@ from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.runtime_api.extensions_api import ExtensionsApi
 from thawd.environments.sandbox.memory import MemoryLimit, MemoryLimiter
 from thawd.environments.starts.launcher import Launcher, Start
+from thawd.environments.starts.new_environment import new_environment, reporting_init
 from thawd.environments.starts.ready_deadline import ReadyDeadline
 from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
 from thawd.environments.starts.thawable import CANNOT_THAW, STAGE_FAILED, Thawable, ThawFailedError, thaw_failed
@@ -30,7 +31,7 @@ from thawd.environments.suspension import Suspender
 from thawd.environments.version import Version
 from thawd.errors import StoreError
 from thawd.invocation import StartKind
-from thawd.snapshot.disk.temporary_folders import DiskRefusedError, DiskSnapshot
+from thawd.snapshot.disk.temporary_folders import DiskRefusedError
 
 ON_DEMAND = "on-demand"
 PROVISIONED = "provisioned-concurrency"
@@ -75,8 +76,8 @@ class Starter:
             return await self._program(version, provisioned=provisioned, started_s=started_s)
         start = self._launcher.begin(version, initialization=PROVISIONED if provisioned else ON_DEMAND)
         child = self._launcher.execute(version, "environment", start)
-        environment = _environment(version, start, StartKind.COLD)
-        with _reporting_init(version, start, drain=environment.drain):
+        environment = new_environment(version, start, StartKind.COLD)
+        with reporting_init(version, start, drain=environment.drain):
             await self._ready(environment, child, started_s=started_s)
         return environment
 
@@ -102,10 +103,10 @@ class Starter:
         )
         api = RuntimeApi(extensions_api, snap_start=snap_start)
         extensions = Extensions(api, self._launcher)
-        environment = _environment(version, start, StartKind.COLD)
+        environment = new_environment(version, start, StartKind.COLD)
         environment.connect_api(api, extensions)
         deadline = _deadline(environment)
-        with _reporting_init(version, start, drain=environment.drain):
+        with reporting_init(version, start, drain=environment.drain):
             try:
                 await api.open()
                 extensions.start(program.extensions, version, start)
@@ -144,7 +145,7 @@ class Starter:
             self._launcher.abandon(start)
             raise
         child = self._launcher.watch(pid, start.identifier)
-        environment = _environment(version, start, StartKind.FORK, disk=template.disk)
+        environment = new_environment(version, start, StartKind.FORK, disk=template.disk)
         try:
             return await self._ready(environment, child, started_s=started_s, usable_s=template.usable_s)
         except InitError as error:
@@ -167,7 +168,7 @@ class Starter:
         platform_log(version, start.stream).restore_start()
         tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         child = self._launcher.thaw(version, thawable.command("environment", start), start)
-        environment = _environment(version, start, StartKind.THAW, disk=thawable.disk)
+        environment = new_environment(version, start, StartKind.THAW, disk=thawable.disk)
         try:
             await self._ready(environment, child, started_s=started_s, usable_s=thawable.usable_s)
         except InitError as error:
@@ -177,6 +178,7 @@ class Starter:
         finally:
             tail.end()
         thawable.restore_ms = min(thawable.restore_ms, environment.ready.result().restore_ms)
+        thawable.touched.expect(environment)
         return environment
 
     async def park(self, version: Version, thawable: Thawable) -> Environment:
@@ -187,9 +189,10 @@ class Starter:
             ThawFailedError: the copy did not start.
             OSError: the machine could not start a process.
         """
+        await thawable.touched.learn()
         start = self._begin_copy(version, thawable, SNAP_START)
         child = self._launcher.thaw(version, thawable.command("spare", start), start)
-        spare = _environment(version, start, StartKind.THAW, disk=thawable.disk)
+        spare = new_environment(version, start, StartKind.THAW, disk=thawable.disk)
         tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         try:
             await spare.connect(self._services)
@@ -209,6 +212,10 @@ class Starter:
         if refused is not None:
             spare.dying = True
             raise SpareRefusedError(refused)
+        # Now, because no request waits for it: the threads that move it to a cgroup compete with the event loop.
+        self._limit(spare, child)
+        spare.touch(thawable.touched.written, thawable.touched.read)
+        thawable.touched.expect(spare)
         return spare
 
     async def resume(self, spare: Environment, *, started_s: float) -> Environment:
@@ -331,28 +338,41 @@ class Starter:
             template.disk_refused = error.message
 
     def _begin_copy(
-        self, version: Version, thawable: Thawable, initialization: str, *, is_template: bool = False
+        self,
+        version: Version,
+        thawable: Thawable,
+        initialization: str,
+        *,
+        is_template: bool = False,
+        outbox: Path | None = None,
     ) -> Start:
         try:
             return self._launcher.begin(
-                version, initialization=initialization, disk=thawable.disk, is_template=is_template
+                version, initialization=initialization, disk=thawable.disk, is_template=is_template, outbox=outbox
             )
         except DiskRefusedError as error:
             raise ThawFailedError(error.message, cannot=True) from error
 
     async def thaw_template(
-        self, version: Version, thawable: Thawable, *, role: str = "template", arguments: tuple[str, ...] = ()
+        self,
+        version: Version,
+        thawable: Thawable,
+        *,
+        role: str = "template",
+        arguments: tuple[str, ...] = (),
+        outbox: Path | None = None,
     ) -> Template:
         """Start a copy of the process in the image, as a template: the copy forks environments.
 
         A copy with role ``probe`` only reports whether files that init read have changed since the freeze, and ends.
-        Its argument is the list of files of a snapshot that was made on another machine.
+        Its argument is the list of files of a snapshot that was made on another machine. If it has a root of its own,
+        the list is in the folder `outbox`.
 
         Raises:
             ThawFailedError: the copy did not start.
             OSError: the machine could not start a process.
         """
-        start = self._begin_copy(version, thawable, SNAP_START, is_template=role == "template")
+        start = self._begin_copy(version, thawable, SNAP_START, is_template=role == "template", outbox=outbox)
         tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         child = self._launcher.thaw(version, thawable.command(role, start, *arguments), start)
         try:
@@ -379,7 +399,7 @@ class Starter:
         )
         template.folder = start.folder
         started = (
-            contextlib.nullcontext() if limit_s is not None else _reporting_init(version, start, drain=template.drain)
+            contextlib.nullcontext() if limit_s is not None else reporting_init(version, start, drain=template.drain)
         )
         limit_s = version.function.init_timeout_s if limit_s is None else limit_s
         until_s = time.monotonic() + limit_s
@@ -434,7 +454,7 @@ class Starter:
             if environment.child is None:
                 environment.adopt(child)
             self._on_spawned(environment)
-            watched = MemoryLimit(child.pid, limit_mib=function.memory_mb)
+            watched = environment.memory_limit or MemoryLimit(child.pid, limit_mib=function.memory_mb)
             if environment.kind == StartKind.COLD:
                 watched = self._limit(environment, child)
             await init_ends(
@@ -447,13 +467,14 @@ class Starter:
         if function.freeze_idle:
             environment.suspender = self._suspender
         environment.mark_ready(init_ms=(time.monotonic() - started_s) * 1000)
-        if environment.kind != StartKind.COLD:
+        if environment.memory_limit is None:
             # Not before it is ready: a process cannot make threads while the kernel moves it to a cgroup (13 ms).
             self._limit(environment, child)
         return environment
 
     def _limit(self, environment: Environment, child: Child) -> MemoryLimit:
-        memory_mb = environment.version.function.memory_mb
+        version = environment.version
+        memory_mb = version.function.memory_mb + (debugging.MEMORY_MB if version.debugged else 0)
         limit = self._limiter.limit(child.pid, identifier=environment.identifier, limit_mib=memory_mb)
         for group in environment.extension_groups:
             # Extensions join the environment's cgroup; without cgroups their memory is not watched.
@@ -465,28 +486,3 @@ class Starter:
 def _deadline(environment: Environment) -> ReadyDeadline:
     is_thawed = environment.kind == StartKind.THAW
     return ReadyDeadline(environment, _THAW_S if is_thawed else float(environment.version.function.init_timeout_s))
-
-
-@contextlib.contextmanager
-def _reporting_init(version: Version, start: Start, *, drain: Callable[[], None]) -> Iterator[None]:
-    """Write the result of the init phase to the log when this block ends."""
-    log = platform_log(version, start.stream)
-    started_s = time.monotonic()
-    try:
-        yield
-    except InitError as error:
-        drain()
-        log.init_report(start.initialization, (time.monotonic() - started_s) * 1000, error_type=error.type)
-        raise
-    log.init_report(start.initialization, (time.monotonic() - started_s) * 1000)
-
-
-def _environment(version: Version, start: Start, kind: StartKind, *, disk: DiskSnapshot | None = None) -> Environment:
-    kind_of_environment = Environment if version.function.concurrency == 1 else ConcurrentEnvironment
-    environment = kind_of_environment(
-        version, identifier=start.identifier, kind=kind, stream=start.stream, channels=start.channels
-    )
-    environment.has_folder = start.folder is not None
-    if disk is not None and start.folder is not None and start.folder.lower is not None:
-        environment.inherited_bytes = disk.found.stored_bytes
-    return environment

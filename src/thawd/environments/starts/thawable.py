@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from thawd.environments.child_processes import Child
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts.launcher import Start
+from thawd.environments.starts.touched_pages import TouchedPages
 from thawd.snapshot.disk.temporary_folders import DiskSnapshot
 
 # Exit status of thawd-thaw when the image cannot be thawed on this machine, or a file that it refers to has changed.
@@ -43,6 +44,7 @@ class Thawable:
         restore_ms: the shortest restore of this image so far, milliseconds; infinite before the first. A restore maps
             the memory and makes the threads; the copy's own repairs and hooks come after it.
         clocks_back: whether a copy may have clocks that are behind those of the freeze (`Function.snapshot_clocks`).
+        touched: the pages that copies touch until their first answer.
         usable_s: when the image was made, after an init, ``time.monotonic()`` seconds; 0: before this server started.
     """
 
@@ -52,6 +54,7 @@ class Thawable:
     restore_ms: float = math.inf
     usable_s: float = 0.0
     clocks_back: bool = False
+    touched: TouchedPages = field(default_factory=TouchedPages)
 
     def command(self, role: str, start: Start, *arguments: str) -> list[str]:
         """Program and arguments for a copy. `role` says what the copy becomes.

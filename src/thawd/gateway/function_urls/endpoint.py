@@ -23,6 +23,7 @@ from thawd.gateway.function_urls.events_and_responses import Caller
 from thawd.gateway.function_urls.table import PATH_PREFIX, Url, UrlTable, id_in
 from thawd.gateway.hosts import may_ask
 from thawd.gateway.http import (
+    ARRIVED,
     JSON,
     Budget,
     ClientGoneError,
@@ -38,15 +39,14 @@ from thawd.gateway.http import (
     trace_of,
 )
 from thawd.gateway.role_keys import Identity
-from thawd.gateway.routes.endpoint import MAX_BODY_BYTES, request_of
-from thawd.gateway.routes.payload_formats import WITHOUT_BODY, MalformedResponseError
-from thawd.gateway.routes.streamed_head import Prelude, whole
+from thawd.gateway.routes.endpoint import MAX_BODY_BYTES, request_of, respond_whole
+from thawd.gateway.routes.payload_formats import MalformedResponseError
+from thawd.gateway.routes.streamed_answer import StreamedAnswer
+from thawd.gateway.routes.streamed_head import whole
 from thawd.gateway.sigv4 import SignatureError, SignedRequest, check_claim, is_signed, verify
-from thawd.gateway.streamed_invocation import Streamed
 from thawd.gateway.tenants import routed_tenant
 from thawd.invocation import Invocation, new_request_id
 from thawd.scheduling.dispatcher import Dispatcher
-from thawd.streaming import HTTP_RESPONSE
 
 LOCAL_KEYS: Mapping[str, str] = {"test": "test"}
 """Id and secret of the access key that is accepted if none is configured and only this machine can reach the port."""
@@ -133,11 +133,9 @@ class FunctionUrlApi:
             with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
                 body = await read_body(scope, receive, limit_bytes=MAX_BODY_BYTES, operation="InvokeFunction")
                 caller = self._caller(scope, url, body)
-                await self._invoke(scope, send, url, body, caller)
+                await self._invoke(scope, receive, send, url, body, caller)
         except SignatureError as error:
             await _refuse(send, error.code)
-        except MalformedResponseError:
-            await _fail(send)
         except RequestTooLargeException as error:
             await respond_json(send, 413, {"Message": error.message})
         except ThawdError as error:
@@ -170,7 +168,9 @@ class FunctionUrlApi:
                 raise SignatureError("AccessDeniedException", "Forbidden")
             check_claim(request, self._access.keys, now_s=time.time())
 
-    async def _invoke(self, scope: Scope, send: Send, url: Url, body: bytes, caller: Caller | None) -> None:
+    async def _invoke(
+        self, scope: Scope, receive: Receive, send: Send, url: Url, body: bytes, caller: Caller | None
+    ) -> None:
         request_id, trace_id = new_request_id(), trace_of(scope)
         send = _with_ids(send, request_id, trace_id)
         request = request_of(
@@ -192,33 +192,38 @@ class FunctionUrlApi:
             trace_id=trace_id,
             qualifier=url.qualifier,
             tenant_id=routed_tenant(scope, self._dispatcher, url.function, url.qualifier),
+            arrived_s=scope.get(ARRIVED, 0.0),
         )
-        if url.settings.invoke_mode == "RESPONSE_STREAM":
-            await self._stream(send, invocation)
-            return
-        result = await self._dispatcher.invoke(invocation)
-        if result.function_error is not None:
-            await _fail(send)
-            return
-        answer = (
-            function_url_event.response(result.payload)
-            if result.content_type is None
-            else whole(result.content_type, result.payload)
-        )
-        await respond(send, answer.status, answer.headers, answer.body)
-
-    async def _stream(self, send: Send, invocation: Invocation) -> None:
-        async with Streamed(self._dispatcher, invocation) as answer:
-            if await answer.begun():
-                await _pass_on(send, answer)
-                return
-            result = await answer.result()
-            if result.function_error is not None:
-                await _fail(send)
-                return
-            # The handler does not stream. As on Lambda, its whole answer becomes the body, unchanged.
-            kind = JSON if result.content_type is None else (b"content-type", result.content_type.encode())
-            await respond(send, 200, [kind], result.payload)
+        # A web application's answer is sent in parts only if the URL streams; of one that does not, the client gets the
+        # same answer whole.
+        streams = url.settings.invoke_mode == "RESPONSE_STREAM"
+        streamed = None
+        if streams:
+            streamed = StreamedAnswer(
+                invocation, send, method=scope["method"], fail=lambda: _fail(send, invocation), receive=receive
+            )
+        try:
+            result = await self._dispatcher.invoke(invocation)
+            if streamed is not None and streamed.has_begun:
+                await streamed.end(is_complete=result.function_error is None)
+            elif result.function_error is not None:
+                await _fail(send, invocation)
+            elif result.content_type is not None:
+                await respond_whole(scope, send, whole(result.content_type, result.payload))
+            elif streams:
+                # The handler does not stream. As on Lambda, its whole answer becomes the body, unchanged.
+                invocation.answered_status = 200
+                await respond(send, 200, [JSON], result.payload)
+            else:
+                await respond_whole(scope, send, function_url_event.response(result.payload))
+        except MalformedResponseError:
+            await _fail(send, invocation)
+        except ThawdError:
+            if streamed is None or not streamed.has_begun:
+                raise
+        finally:
+            if streamed is not None:
+                await streamed.drop()
 
 
 def _signed(scope: Scope, body: bytes) -> SignedRequest:
@@ -246,46 +251,6 @@ def _with_ids(send: Send, request_id: str, trace_id: str) -> Send:
     return send_with_ids
 
 
-async def _pass_on(send: Send, answer: Streamed) -> None:
-    """Send a streamed answer to the client while the function produces it.
-
-    If the function fails meanwhile, the chunk that ends the answer is not sent, so the client notices the failure.
-    """
-    stream = answer.stream
-    prelude = Prelude()
-    body: bytes | None = b""
-    if stream.content_type == HTTP_RESPONSE:
-        body = await _read_prelude(prelude, answer)
-        if body is None:
-            await _fail(send)
-            await answer.drop()
-            return
-    else:
-        prelude.headers = [(b"content-type", stream.content_type.encode())]
-    await send({"type": "http.response.start", "status": prelude.status, "headers": prelude.headers})
-    has_body = prelude.status not in WITHOUT_BODY
-    while body is not None:
-        if body and has_body:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-        body = await stream.take()
-    if (await answer.result()).function_error is None:
-        await send({"type": "http.response.body"})
-
-
-async def _read_prelude(prelude: Prelude, answer: Streamed) -> bytes | None:
-    """Read the beginning of a streamed answer up to the end of its prelude (status and headers).
-
-    Returns the first bytes of the body, or None if the prelude is missing or malformed.
-    """
-    try:
-        while (data := await answer.stream.take()) is not None:
-            if (body := prelude.feed(data)) is not None:
-                return body
-    except MalformedResponseError:
-        pass
-    return None
-
-
 def _may_call(scope: Scope, url: Url) -> bool:
     """Whether no web page sends the request, or its page is of this machine, the URL's origin or an allowed origin."""
     shared = url.settings.cors
@@ -296,6 +261,7 @@ async def _refuse(send: Send, code: str) -> None:
     await respond(send, 403, [JSON, (b"x-amzn-errortype", code.encode())], _FORBIDDEN)
 
 
-async def _fail(send: Send) -> None:
+async def _fail(send: Send, invocation: Invocation) -> None:
     """Answer 502: the function failed, or its answer is not a valid response."""
+    invocation.answered_status = 502
     await respond(send, 502, [JSON], b"Internal Server Error")

@@ -66,6 +66,11 @@ def event(
     path = request.raw_path.removeprefix(prefix) or "/"
     made = payload_format_2.event(replace(request, raw_path=path), now_s=now_s, request_id=request_id)
     host = made["headers"].get("host", "").rpartition(":")[0] or made["headers"].get("host", "")
+    if by_path:
+        # Applications make links with it. On AWS, a function URL has no path of its own.
+        made["headers"]["x-forwarded-prefix"] = prefix
+    elif made["headers"].get("x-forwarded-prefix") == prefix:
+        del made["headers"]["x-forwarded-prefix"]  # the client has sent what only thawd says
     made["pathParameters"] = None
     made["stageVariables"] = None
     made["requestContext"] |= {

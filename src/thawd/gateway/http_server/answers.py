@@ -17,20 +17,46 @@ from uvicorn.server import ServerState
 
 from thawd.gateway.http import Message, Receive, Scope, Send
 from thawd.gateway.http_server.heads import RequestHead
+from thawd.gateway.http_server.limits import Connections
 from thawd.system.flag import Flag
 
 # The head is joined with a body of up to this size. Copying a larger body would take longer than a second write.
 _JOINED_BYTES = 1 << 16
 
 
+# Names of answers' headers that are valid, so that equal ones are not checked again. Most answers have one of a few
+# lists of names.
+_checked_names: set[tuple[bytes, ...]] = set()
+_MOST_CHECKED = 64
+_MOST_CHECKED_BYTES = 512
+
+
 def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     return b"".join([b"%b: %b\r\n" % (name, value) for name, value in headers])
 
 
+class _DefaultLines:
+    """The lines of the default headers. uvicorn makes a new list of them every second."""
+
+    def __init__(self) -> None:
+        self._headers: Sequence[tuple[bytes, bytes]] = ()
+        self._lines = b""
+
+    def of(self, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """The lines of these default headers."""
+        if headers is not self._headers:
+            self._headers, self._lines = headers, _lines(headers)
+        return self._lines
+
+
+_default_lines = _DefaultLines()
+
+
 class AnsweredConnection(Protocol):
-    """The attributes of a connection that its answers use; all but `outlet` are uvicorn's."""
+    """The attributes of a connection that its answers use; all but the first two are uvicorn's."""
 
     outlet: Outlet
+    server_connections: Connections
     flow: FlowControl
     logger: logging.Logger
     access_logger: logging.Logger
@@ -131,7 +157,7 @@ class Answer(RequestResponseCycle):
         self.message_event = Flag()  # type: ignore[assignment]
         self.on_response = connection.on_response_complete
         self.disconnected = False
-        self.keep_alive = head.keep_alive
+        self.keep_alive = head.keep_alive and not connection.server_connections.is_ending
         self.waiting_for_100_continue = head.expects_continue
         self.body = bytearray()
         self.more_body = True
@@ -196,16 +222,22 @@ class Answer(RequestResponseCycle):
         """
         if self.flow.write_paused or self.disconnected or self.response_started or self.access_log:
             return False
-        names = [name for name, _ in headers]
-        all_names = b"".join(names)
-        if not all_names.islower():
-            headers = [(name.lower(), value) for name, value in headers]
-            names = [name for name, _ in headers]
-        if b"connection" in names:
+        names: tuple[bytes, ...]
+        values: tuple[bytes, ...]
+        names, values = zip(*headers, strict=True)
+        if names not in _checked_names:
+            all_names = b"".join(names)
+            is_lower = all_names.islower()
+            if not is_lower:
+                headers = [(name.lower(), value) for name, value in headers]
+                names = tuple(name for name, _ in headers)
+            if b"connection" in names or HEADER_RE.search(all_names):
+                return False
+            if is_lower and len(all_names) <= _MOST_CHECKED_BYTES and len(_checked_names) < _MOST_CHECKED:
+                _checked_names.add(names)
+        if HEADER_VALUE_RE.search(b"".join(values)):
             return False
-        if HEADER_RE.search(all_names) or HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
-            return False
-        head = STATUS_LINE[status] + _lines(self.default_headers) + _lines(headers)
+        head = STATUS_LINE[status] + _default_lines.of(self.default_headers) + _lines(headers)
         head += b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False

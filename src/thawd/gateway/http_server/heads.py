@@ -6,12 +6,13 @@ not parse bytes that are equal to it again: parsing depends on nothing but the b
 
 from __future__ import annotations
 
+import time
 import urllib.parse
 from typing import Any
 
 import httptools
 
-from thawd.gateway.http import Scope, keep_by_name
+from thawd.gateway.http import ARRIVED, Scope, keep_by_name
 
 # A longer head is parsed each time, so that connections keep little memory.
 _MOST_KEPT_BYTES = 2048
@@ -83,8 +84,10 @@ class RequestHead:
             self.text = text
 
     def scope(self) -> dict[str, Any]:
-        """The ASGI scope for a request with this head."""
-        return self._scope.copy()
+        """The ASGI scope for a request with this head, which has just arrived."""
+        scope = self._scope.copy()
+        scope[ARRIVED] = time.monotonic()
+        return scope
 
 
 def _announced_bytes(by_name: dict[bytes, bytes]) -> int | None:

@@ -52,7 +52,9 @@ class ConnectionLimits:
         discard_s: longest pause between two bytes that are discarded after the answer was sent, seconds. Discarding is
             needed because some clients read the answer only after they have sent the whole request, and closing the
             socket with unread data would reset the connection.
-        discard_bytes: how many bytes may be discarded after an answer; when more arrive, the connection is closed.
+        discard_bytes: how many bytes may be discarded after an answer; when more arrive, the connection is closed. It
+            is more than the largest request that an API accepts (70 MB), so that a client that sends a little more than
+            that can still read why its request was refused.
         unfinished_bytes: how many bytes the unfinished heads of all connections may have together.
         held_bytes: how many bytes all pipelined requests that wait for an earlier request may have together.
     """
@@ -65,7 +67,7 @@ class ConnectionLimits:
     stall_s: float = 30.0
     unread_s: float = 600.0
     discard_s: float = 30.0
-    discard_bytes: int = 64 << 20
+    discard_bytes: int = 128 << 20
     unfinished_bytes: int = 8 << 20
     held_bytes: int = 8 << 20
 
@@ -109,10 +111,14 @@ class Connections:
     Args:
         limits: the server's limits.
         complain: reports a problem to the operator.
+
+    Attributes:
+        is_ending: whether each connection is closed after its next answer.
     """
 
     def __init__(self, limits: ConnectionLimits, *, complain: Callable[[str], None]) -> None:
         self.limits = limits
+        self.is_ending = False
         self._reports = SayOnce(complain)
         self._open: set[Limited] = set()
         # Connections that rest, that have received a part of a head, and that are stalled. Each group is in the order

@@ -25,6 +25,7 @@ from thawd.errors import (
     ThawdError,
 )
 from thawd.gateway.http import (
+    ARRIVED,
     Budget,
     ClientGoneError,
     Receive,
@@ -112,6 +113,7 @@ class InvokeOperation(abc.ABC):
                     asynchronous=kind == "Event",
                     qualifier=qualifier,
                     tenant_id=tenant_id,
+                    arrived_s=scope.get(ARRIVED, 0.0),
                 )
                 await self._run(scope, send, invocation, kind)
         except ThawdError as error:

@@ -11,6 +11,7 @@ import msgspec
 from thawd.errors import RequestTooLargeException, ThawdError
 from thawd.gateway import cors
 from thawd.gateway.http import (
+    ARRIVED,
     JSON,
     Budget,
     ClientGoneError,
@@ -26,8 +27,9 @@ from thawd.gateway.http import (
 )
 from thawd.gateway.lambda_api.invoke import Accept
 from thawd.gateway.routes import payload_format_1, payload_format_2, streamed_head
-from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError
+from thawd.gateway.routes.payload_formats import Headers, IntegrationRequest, MalformedResponseError, Response
 from thawd.gateway.routes.remove_credentials import without_credentials
+from thawd.gateway.routes.streamed_answer import StreamedAnswer
 from thawd.gateway.server_timing import timing
 from thawd.gateway.tenants import routed_tenant
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
@@ -152,22 +154,29 @@ class RoutesApi:
         if route.asynchronous:
             await self._store(scope, receive, send, route, parameters)
             return
+        streamed: StreamedAnswer | None = None
         try:
             with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
                 trace_id = trace_of(scope)
                 request = await self._request(scope, receive, route, parameters, trace_id=trace_id)
                 payload = msgspec.json.encode(payload_format.event(request, now_s=time.time()))
-                result = await self._dispatcher.invoke(
-                    Invocation(
-                        route.function,
-                        payload,
-                        time.monotonic() + self._queue_timeout_s,
-                        trace_id=trace_id,
-                        tenant_id=routed_tenant(scope, self._dispatcher, route.function),
-                    )
+                invocation = Invocation(
+                    route.function,
+                    payload,
+                    time.monotonic() + self._queue_timeout_s,
+                    trace_id=trace_id,
+                    tenant_id=routed_tenant(scope, self._dispatcher, route.function),
+                    arrived_s=scope.get(ARRIVED, 0.0),
                 )
+                streamed = StreamedAnswer(
+                    invocation, send, method=scope["method"], fail=lambda: _fail(send, invocation), receive=receive
+                )
+                result = await self._dispatcher.invoke(invocation)
+            if streamed.has_begun:
+                await streamed.end(is_complete=result.function_error is None)
+                return
             if result.function_error is not None:
-                await respond_json(send, 500, {"message": "Internal Server Error"})
+                await _fail(send, invocation)
                 return
             answer = (
                 payload_format.response(result.payload)
@@ -175,15 +184,20 @@ class RoutesApi:
                 else streamed_head.whole(result.content_type, result.payload)
             )
         except MalformedResponseError as error:
+            invocation.answered_status = 500
             await respond_json(send, 500, {"message": "Internal Server Error", "reason": str(error)})
         except RequestTooLargeException:
             await respond_json(send, 413, {"message": "Request Entity Too Large"})
         except ThawdError as error:
-            await respond_json(send, error.status, {"message": error.message})
+            if streamed is None or not streamed.has_begun:
+                await respond_json(send, error.status, {"message": error.message})
         except ClientGoneError:
             return
         else:
-            await respond(send, answer.status, [*answer.headers, *timing(scope, result)], answer.body)
+            await respond_whole(scope, send, answer, timing(scope, result))
+        finally:
+            if streamed is not None:
+                await streamed.drop()
 
     async def _store(
         self, scope: Scope, receive: Receive, send: Send, route: Route, parameters: dict[str, str]
@@ -253,6 +267,23 @@ class RoutesApi:
         )
 
 
+async def _fail(send: Send, invocation: Invocation) -> None:
+    """Answer 500: the function failed, or its streamed answer is malformed."""
+    invocation.answered_status = 500
+    await respond_json(send, 500, {"message": "Internal Server Error"})
+
+
+async def respond_whole(scope: Scope, send: Send, answer: Response, more: Headers | None = None) -> None:
+    """Send a whole answer; `more` are further headers. The answer to HEAD may announce the length of GET's body."""
+    headers = [*answer.headers, *(more or ())]
+    if scope["method"] == "HEAD" and answer.announced_bytes is not None:
+        headers.append((b"content-length", b"%d" % answer.announced_bytes))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body"})
+    else:
+        await respond(send, answer.status, headers, answer.body)
+
+
 def request_of(  # noqa: PLR0913 - an event is made from all of these
     scope: Scope,
     body: bytes,
@@ -288,6 +319,7 @@ def request_of(  # noqa: PLR0913 - an event is made from all of these
         headers=headers,
         body=body,
         source_ip=(scope.get("client") or ("127.0.0.1", 0))[0],
+        scheme=scope.get("scheme", "http"),
         protocol=f"HTTP/{scope.get('http_version', '1.1')}",
         route_key=route_key,
         path_parameters=path_parameters,

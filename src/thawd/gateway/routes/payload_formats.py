@@ -43,6 +43,7 @@ class IntegrationRequest:
         route_key: the route that matched.
         path_parameters: values of the route's parameters, decoded.
         stage_variables: variables of the API's stage.
+        scheme: ``https``, if thawd's port or a trusted proxy encrypts; else ``http``.
     """
 
     method: str
@@ -55,6 +56,7 @@ class IntegrationRequest:
     route_key: str
     path_parameters: Mapping[str, str]
     stage_variables: Mapping[str, str] = field(default_factory=dict)
+    scheme: str = "http"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,13 @@ class Response:
         status: HTTP status.
         headers: as sent, cookies included.
         body: as sent.
+        announced_bytes: size of the body that a GET request would get; None: that of `body`. For answers to HEAD.
     """
 
     status: int
     headers: Headers
     body: bytes
+    announced_bytes: int | None = None
 
 
 class MalformedResponseError(Exception):
@@ -82,9 +86,9 @@ def header_values(request: IntegrationRequest) -> dict[str, list[str]]:
     for name, value in request.headers:
         values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
     values.setdefault("x-forwarded-for", [request.source_ip])
-    values.setdefault("x-forwarded-proto", ["http"])
+    scheme = values.setdefault("x-forwarded-proto", [request.scheme])[-1]
     port = values.get("host", [""])[-1].rpartition(":")[2]
-    values.setdefault("x-forwarded-port", [port if port.isdigit() else "80"])
+    values.setdefault("x-forwarded-port", [port if port.isdigit() else "443" if scheme == "https" else "80"])
     return values
 
 

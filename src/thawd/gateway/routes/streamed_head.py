@@ -6,8 +6,18 @@ Source: AWS Lambda developer guide, "Response streaming for Lambda functions"; c
 
 from __future__ import annotations
 
+from typing import Any
+
 from thawd.gateway.routes.payload_format_2 import head_of
-from thawd.gateway.routes.payload_formats import WITHOUT_BODY, Headers, MalformedResponseError, Response, decode_answer
+from thawd.gateway.routes.payload_formats import (
+    WITHOUT_BODY,
+    Headers,
+    MalformedResponseError,
+    Response,
+    decode_answer,
+    multi_headers,
+    wire_header,
+)
 from thawd.streaming import HTTP_RESPONSE, SEPARATOR
 
 _MAX_BYTES = 256 << 10
@@ -19,11 +29,13 @@ class Prelude:
     Attributes:
         status: HTTP status, once `feed` has returned bytes.
         headers: as sent, once `feed` has returned bytes.
+        body_bytes: size of the body that the handler announces in ``content-length``; None: it announces none.
     """
 
     def __init__(self) -> None:
         self.status = 200
         self.headers: Headers = []
+        self.body_bytes: int | None = None
         self._read = bytearray()
 
     def feed(self, data: bytes) -> bytes | None:
@@ -47,9 +59,23 @@ class Prelude:
         if not isinstance(answer, dict):
             raise MalformedResponseError("the prelude is not a JSON object")
         self.status, self.headers = head_of({"statusCode": 200, **answer})
-        if not any(name == b"content-type" for name, _ in self.headers):
+        self.headers += _repeated(answer.get("multiValueHeaders") or {})
+        self.body_bytes = _announced(answer.get("headers"))
+        if not any(name.lower() == "content-type" for name in answer.get("headers") or {}):
             self.headers.append((b"content-type", b"application/octet-stream"))
         return bytes(self._read[at + len(SEPARATOR) :])
+
+
+def _repeated(values: Any) -> Headers:
+    return [wire_header(name, text) for name, texts in multi_headers(values) for text in texts]
+
+
+def _announced(headers: Any) -> int | None:
+    """The body's size by ``content-length``."""
+    for name, value in headers.items() if isinstance(headers, dict) else ():
+        if name.lower() == "content-length" and str(value).isascii() and str(value).isdigit():
+            return int(value)
+    return None
 
 
 def whole(content_type: str, payload: bytes) -> Response:
@@ -64,4 +90,5 @@ def whole(content_type: str, payload: bytes) -> Response:
     body = prelude.feed(payload)
     if body is None:
         raise MalformedResponseError("the prelude does not end with eight NUL bytes")
-    return Response(prelude.status, prelude.headers, b"" if prelude.status in WITHOUT_BODY else body)
+    body = b"" if prelude.status in WITHOUT_BODY else body
+    return Response(prelude.status, prelude.headers, body, prelude.body_bytes)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from thawd.errors import StoreError
-from thawd.gateway.http import ClientGoneError, Receive, Scope, Send
+from thawd.gateway.http import ClientGoneError, Receive, Scope, Send, trace_of
 from thawd.gateway.s3.delete import delete_objects
 from thawd.gateway.s3.files import Upload, check_key, clear_staging, explained, remove_object
 from thawd.gateway.s3.intake import Intake, UploadBudget, check_conditions, check_properties
@@ -37,7 +37,9 @@ _TIDY_S = 3600.0
 class ObjectSink(Protocol):
     """Records the objects of a bucket and queues their events."""
 
-    async def ingest(self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None) -> None:
+    async def ingest(
+        self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None, trace_id: str | None = None
+    ) -> None:
         """Record that the object under `key` was just written or removed; returns once the change is recorded.
 
         If the state file cannot be written, this returns without an error, and the change is recorded later.
@@ -47,6 +49,7 @@ class ObjectSink(Protocol):
             stat: result of `os.fstat` for the written file, from before the file was renamed to its key; None: the
                 object was removed.
             etag: MD5 of the file's content in hexadecimal digits; None: the object was removed.
+            trace_id: X-Ray trace header of the request; None: it had none.
         """
 
     async def lookup(self, key: bytes) -> ObjectRecord | None:
@@ -197,7 +200,7 @@ class ObjectApi:
         # before the first object is recorded, and the two PUTs together would cause only one event.
         async with self._lock(bucket.name, request.key):
             found = await asyncio.to_thread(upload.publish, request.key, exclusive=exclusive)
-            await self._sinks[bucket.name].ingest(request.key, stat=found, etag=etag)
+            await self._sinks[bucket.name].ingest(request.key, stat=found, etag=etag, trace_id=trace_of(request.scope))
 
     async def _delete(self, bucket: Bucket, key: bytes) -> None:
         async with self._lock(bucket.name, key):

@@ -1,1 +1,1 @@
-"""thawd's own API under ``/_thawd``: the queue of asynchronous events, dead letters and event sources."""
+"""thawd's own API under ``/_thawd``: queue of asynchronous events, dead letters, sources, records, probes."""

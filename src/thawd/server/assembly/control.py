@@ -20,13 +20,14 @@ from thawd.control.event_source_mappings import Mappings
 from thawd.control.functions import FindNetwork
 from thawd.control.quotas import aws_quotas, machine_quotas
 from thawd.control.registry import Registry
+from thawd.environments.version import Version
 from thawd.errors import ResourceNotFoundException, StoreError, unexpected
 from thawd.gateway.function_urls.table import PATH_PREFIX, UrlTable, described, settings_of, url_id
 from thawd.gateway.http import Budget
 from thawd.gateway.lambda_api.control import CodeLinks, ControlApi
 from thawd.gateway.lambda_api.operations import ControlParts, assemble
 from thawd.publishing.build import BuildContext
-from thawd.publishing.publisher import Publisher
+from thawd.publishing.publisher import InitRun, Publisher
 from thawd.resources import LATEST
 from thawd.server.assembly.execution import ExecutionSubsystem
 from thawd.stores.control_documents import Catalog
@@ -89,10 +90,21 @@ class ControlSubsystem:
         self._code = CodeStore(data, most_bytes=self._quotas.unzipped_bytes)
         self.registry = Registry(Catalog(state))
         self._publisher = Publisher(
-            execution.builder, execution.dispatcher, self._code, context=self._build_context, say=say
+            execution.builder,
+            execution.dispatcher,
+            self._code,
+            context=self._build_context,
+            say=say,
+            init_of=self._init_of,
         )
         self._cleaning = asyncio.Lock()
         self._is_clean = False  # True: files were removed by `_clean`, and no publication has begun since then
+
+    def _init_of(self, version: Version) -> InitRun:
+        """How the init of a version ran."""
+        origin = self._execution.spawner.origin(version)
+        found = origin.frozen is not None and origin.frozen.found
+        return InitRun(origin.init_ms, origin.start, snapshot_reused=found)
 
     async def open(self) -> None:
         """Restore the resources that were created through the API. Make all functions known to the dispatcher.
@@ -141,6 +153,10 @@ class ControlSubsystem:
         """Whether events that the function `name` caused may invoke it again, as its setting ``RecursiveLoop`` says."""
         family = self.registry.families.get(name)
         return family is not None and family.recursion == "Allow"
+
+    def begin_unpacking(self, content: bytes) -> None:
+        """Unpack a zip file of code in the background, because a request with it will follow. May run in any thread."""
+        self._code.begin(content)
 
     async def publish(self, *, retry: bool = False) -> None:
         """Publish the configured functions that have changed, then remove files that no version needs any more.

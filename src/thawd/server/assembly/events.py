@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thawd.config.settings import ServerSettings
 from thawd.destinations.delivery import Destinations
@@ -22,7 +22,12 @@ from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.outbox import Outbox
 from thawd.stores.events.running_marks import Marks
 from thawd.telemetry.console import complain, say
-from thawd.telemetry.metrics import Metrics
+from thawd.telemetry.metrics import EVENT_COUNTERS, EVENT_GAUGES, Metrics
+
+if TYPE_CHECKING:
+    from thawd.stores.cluster.copier import EventCopier
+
+_LOOK_S = 0.1
 
 
 class EventSubsystem:
@@ -33,6 +38,7 @@ class EventSubsystem:
         server: the server's settings.
         dispatcher: runs events.
         destinations: deliver the outcomes of events.
+        copier: keeps copies of the events; None: there are no copies.
         closing: closes open resources when the server ends.
 
     Attributes:
@@ -51,18 +57,25 @@ class EventSubsystem:
         *,
         dispatcher: Dispatcher,
         destinations: Destinations,
+        copier: EventCopier | None = None,
         closing: contextlib.ExitStack,
     ) -> None:
         marks = Marks(Path(server.data) / "running")
         closing.callback(marks.close)
-        self.queue = EventQueue(state, marks=marks, max_queued=server.max_queued)
+        self.queue = EventQueue(state, marks=marks, max_queued=server.max_queued, copies=copier)
+        self._copier = copier
         self._retry_wait_s = server.retry_wait_s
         self._destinations = destinations
         self._outcomes = Outcomes(self.queue, Outbox(state), destinations)
         self.invoker = AsyncInvoker(
             self.queue, dispatcher, destinations, self._outcomes, retry_wait_s=server.retry_wait_s
         )
+        if copier is not None:
+            copier.on_joined = self.invoker.resume
+            copier.on_events = self._wake
+            copier.on_moved = self.queue.moved
         dead_letters = DeadLetters(state)
+        self._names = dispatcher.names
         self._upkeep = Upkeep(
             state,
             self.queue,
@@ -85,7 +98,8 @@ class EventSubsystem:
 
     def works(self, started: asyncio.Event) -> tuple[Coroutine[None, None, None], ...]:
         """The subsystem's background work. The invoker sets `started` once `AsyncInvoker.declare` can be called."""
-        return self.invoker.run(started), self._upkeep.run()
+        works = (self.invoker.run(started), self._upkeep.run())
+        return works if self._copier is None else (*works, self._copier.run())
 
     def is_full(self) -> bool:
         """Whether `server.max_queued` events wait, so that the queue accepts no more."""
@@ -95,6 +109,28 @@ class EventSubsystem:
         self.invoker.wake(functions)
         self._outcomes.wake()
 
+    async def hand_over(self) -> int:
+        """Start no further events if other machines can run them; else wait until no event is left.
+
+        Returns:
+            How many events others are to run.
+
+        Raises:
+            StoreError: the state file cannot be read.
+        """
+        if self._copier is not None:
+            self._copier.hands_over = True
+            return sum(depth.queued for depth in (await self.queue.depth()).values())
+        while any(one.queued or one.leased or one.delivering for one in (await self.queue.depth()).values()):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        return 0
+
+    def take_back(self) -> None:
+        """Start events again after `hand_over`."""
+        if self._copier is not None:
+            self._copier.hands_over = False
+            self.invoker.resume()
+
     def stop(self) -> None:
         """Start no further events. Events that already run continue."""
         self.invoker.stop()
@@ -103,6 +139,8 @@ class EventSubsystem:
     async def settled(self, patience_s: float) -> None:
         """Wait until the outcomes of all events that ran are stored, at most `patience_s` seconds."""
         await self.invoker.settled(patience_s)
+        if self._copier is not None:
+            await self._copier.settled(patience_s)
 
     def break_off(self) -> None:
         """Abort the running deliveries. Their outcomes stay stored and are delivered after the next start."""
@@ -132,7 +170,9 @@ class EventSubsystem:
         Raises:
             StoreError: the state file cannot be read.
         """
-        metrics.events = {
+        # All functions have these metrics from the start, so that the first event counts as an increase.
+        none = dict.fromkeys([*EVENT_GAUGES, *EVENT_COUNTERS], 0.0)
+        metrics.events = dict.fromkeys(self._names(), none) | {
             name: {
                 "queued": entry["queued"],
                 "events_running": entry["running"],

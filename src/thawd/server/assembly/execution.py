@@ -10,6 +10,7 @@ from typing import Any
 
 from thawd import __file__ as package_file
 from thawd import config
+from thawd.cluster.forwarding import ClusterDispatcher
 from thawd.config import Settings
 from thawd.environments import boto3_for_functions
 from thawd.environments.processor_time import can_measure
@@ -95,20 +96,19 @@ class ExecutionSubsystem:
         if isinstance(limiter, process_limit.CountingLimiter):
             limiter.orphans = self.launcher.children.orphans
         if server.snapshots != "off":
-            self._set_up_snapshots(engine, settings)
+            self._set_up_snapshots(engine, settings, closing)
         self.room = _room(settings, self.spawner)
         self.spawner.on_spawned = self.room.cores.spawned
         self.spawn_task = spawn_task
-        self.dispatcher = Dispatcher(
-            self.room, self.spawner, metrics, max_waiting=server.max_waiting, spawn_task=spawn_task
-        )
+        kind = Dispatcher if settings.cluster is None else ClusterDispatcher
+        self.dispatcher = kind(self.room, self.spawner, metrics, max_waiting=server.max_waiting, spawn_task=spawn_task)
         self.builder = Builder(server.data, own=environ)
         self.builder.spare_own_programs = self.launcher.spare_own_programs
         self.builder.runtimes = settings.runtimes
         self.builder.why_real = self.launcher.why_real
         self.builder.images.host = self.launcher
 
-    def _set_up_snapshots(self, engine: Engine | str, settings: Settings) -> None:
+    def _set_up_snapshots(self, engine: Engine | str, settings: Settings, closing: contextlib.ExitStack) -> None:
         """Enable snapshots in the spawner, or tell it why there are none.
 
         Args:
@@ -126,6 +126,8 @@ class ExecutionSubsystem:
             report=complain,
         )
         exchange = _exchange(server, store, engine.program, self.launcher)
+        if exchange is not None:
+            closing.callback(exchange.close)
         self.spawner.use_snapshots(engine, store, bases=server.bases != "off", exchange=exchange)
 
     async def open(self) -> None:

@@ -11,9 +11,13 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from thawd import config
+from thawd.cluster.credentials import Credentials
+from thawd.cluster.forwarding import ClusterDispatcher
+from thawd.cluster.local_settings import localized
 from thawd.config import Settings
 from thawd.destinations.delivery import DestinationContext, Destinations
 from thawd.environments.store_calls import TableServices
@@ -30,27 +34,42 @@ from thawd.gateway.role_keys import RoleKeys
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
 from thawd.gateway.s3.intake import UploadBudget
+from thawd.gateway.thawd_api.cluster import ClusterApi
+from thawd.gateway.thawd_api.invocations import InvocationsApi
+from thawd.gateway.thawd_api.probes import READINESS
 from thawd.gateway.thawd_api.queue import QueueApi
 from thawd.gateway.thawd_api.sources import SourcesApi
 from thawd.invocation import Invocation
 from thawd.server.assembly.cloudwatch import CloudWatchSubsystem
+from thawd.server.assembly.cluster import ClusterSubsystem
 from thawd.server.assembly.control import ControlSubsystem
+from thawd.server.assembly.drain import Drain
 from thawd.server.assembly.events import EventSubsystem
 from thawd.server.assembly.execution import ExecutionSubsystem, SpawnTask
 from thawd.server.assembly.networks import Networks
-from thawd.server.assembly.sources import SourceSubsystem
+from thawd.server.assembly.recording import PageInputs, RecordingSubsystem
+from thawd.server.assembly.sources import SourceStores, SourceSubsystem
 from thawd.server.assembly.stores import StoreSubsystem
 from thawd.server.backup import require_whole
 from thawd.server.emulator.spawning import EmulatorProcess
 from thawd.server.emulator.starting import Emulator, EmulatorCallbacks, local_variables, proxy, real_variables
-from thawd.server.port_and_folder_locks import StartError
+from thawd.server.port_and_folder_locks import StartError, bind
 from thawd.sources.aws_calls import Endpoint
 from thawd.sources.buckets.remote_sources import RemoteSources
 from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.buckets.watcher import BucketWatcher
 from thawd.stores.objects.listings import Listings
+from thawd.stores.schedules import ScheduleStore
+from thawd.stores.stream_positions import StreamPositions
 from thawd.telemetry.console import complain
+from thawd.telemetry.exposition import exposition
 from thawd.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from thawd.resources import StoreUrl
+    from thawd.server.assembly.cluster_state import ClusterState
+    from thawd.server.assembly.registered import Registered
+    from thawd.stores.cluster.copier import EventCopier
 
 # The status document is made for this many functions at a time. That takes a few milliseconds, and between two such
 # steps, the event loop can serve requests.
@@ -70,8 +89,11 @@ class Platform:
     Attributes:
         settings: the current configuration.
         url: URL of the server.
+        phase: ``starting`` until all functions are published, then `READINESS`, then ``stopping``.
         stores: the state file, tables and remote buckets.
         execution: runs functions.
+        recording: records invocations.
+        cluster_state: what machines share in a database; None: this machine shares nothing.
         emulated: passes requests on to the emulator of other AWS services; None: they are not emulated.
         events: asynchronous events; `open` sets this attribute and those below.
         watchers: the watchers of the buckets that are folders, by the bucket's name; a watcher notices changes in a
@@ -79,6 +101,7 @@ class Platform:
         control: the control plane.
         cloudwatch: log groups and metrics.
         sources: event sources.
+        cluster: connections to other machines; None: this machine runs alone.
         urls: function URLs.
         application: the HTTP application.
 
@@ -93,6 +116,7 @@ class Platform:
     cloudwatch: CloudWatchSubsystem
     sources: SourceSubsystem
     application: Application
+    cluster: ClusterSubsystem | None = None
 
     def __init__(
         self,
@@ -103,9 +127,14 @@ class Platform:
         spawn_task: SpawnTask,
         closing: contextlib.ExitStack,
     ) -> None:
-        self.settings = settings
+        self.settings = settings = localized(settings)
         self.url = url
+        self.phase = "starting"
         self.urls = UrlTable()
+        self.cluster_state: ClusterState | None = None
+        self._registered: Registered | None = None
+        self._copier: EventCopier | None = None
+        self._drain: Drain | None = None
         self.emulated: AwsProxy | None = None
         self._emulator: Emulator | None = None
         self._aws_endpoint: str | None = None
@@ -128,6 +157,14 @@ class Platform:
             spawn_task=spawn_task,
             closing=closing,
         )
+        self.recording = RecordingSubsystem(
+            settings.server,
+            self.execution.dispatcher,
+            self._metrics,
+            port=urlsplit(url).port or 0,
+            spawn_task=spawn_task,
+        )
+        self.execution.builder.traces = self.recording.targets
 
     def _role_of(self, function: str) -> str:
         return self.control.registry.role(function)
@@ -146,6 +183,8 @@ class Platform:
             StoreError: a store cannot be used.
         """
         await self.execution.open()
+        if self.settings.server.state is not None:
+            self._registered = await self._open_cluster_state(self.settings.server.state)
         if aws == "real":
             self.execution.builder.aws = real_variables(self._environ)
         elif aws == "local":
@@ -155,6 +194,10 @@ class Platform:
             keys = {name: self._environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
             self.execution.launcher.keys = lambda function: keys
         self.events = self._compose_events()
+        self.events.invoker.without_secrets = self.recording.redactor.error
+        if self.recording.recorder is not None:
+            self.events.invoker.on_step = self.recording.recorder.step
+            self._destinations.on_outcome = self.recording.recorder.delivered
         self.watchers = {
             name: BucketWatcher(
                 bucket,
@@ -189,8 +232,50 @@ class Platform:
         await self.cloudwatch.open()
         self.sources = self._compose_sources()
         self.cloudwatch.stream_ages = self.sources.stream_ages
+        if self.settings.cluster is not None:
+            self.cluster = ClusterSubsystem(self.settings.cluster, self.execution.dispatcher, self._registered)
+            self._closing.callback(self.cluster.close)
+            await self.cluster.open()
+            if self._registered is not None:
+                self._drain = Drain(
+                    self.cluster,
+                    self._registered,
+                    dispatcher=self.execution.dispatcher,
+                    events=self.events,
+                    stop=stopping.set,
+                )
         self.application = Application(self._parts())
         await self.events.recover()
+
+    async def _open_cluster_state(self, state: StoreUrl) -> Registered | None:
+        """Become a member of the cluster; returns None if machines do not find each other in its database.
+
+        Raises:
+            StartError: another process has this machine's name, or the address for other machines cannot be used.
+            CredentialsError: this machine has no credentials of the cluster.
+            StoreError: the database cannot be used.
+        """
+        from thawd.server.assembly.cluster_state import ClusterState  # most servers do not need it
+        from thawd.server.assembly.registered import Registered
+
+        data, cluster = self.settings.server.data, self.settings.cluster
+        if cluster is None or cluster.machines:
+            self.cluster_state = ClusterState(state, data, address=self.url)
+            await self.cluster_state.open(closing=self._closing)
+            return None
+        issuer = None if cluster.key else Credentials(data)
+        port = self._closing.enter_context(bind(*cluster.address))
+        host, number = port.getsockname()[:2]
+        address = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+        self.cluster_state = ClusterState(state, data, address=address, name=cluster.name)
+        await self.cluster_state.open(closing=self._closing)
+        if issuer is not None:
+            await self.cluster_state.require_authority(issuer.fingerprint)
+        registered = Registered(self.cluster_state, port, issuer)
+        dispatcher = self.execution.dispatcher
+        assert isinstance(dispatcher, ClusterDispatcher)
+        dispatcher.member = registered.member
+        return registered
 
     async def _emulate_aws(self, spawned: EmulatorProcess | None, stopping: asyncio.Event) -> None:
         """Start the emulator of other AWS services, for functions and for thawd's own clients.
@@ -199,10 +284,10 @@ class Platform:
             StartError: other machines could reach the emulator, or it does not start.
         """
         server = self.settings.server
-        if server.key is not None or not config.is_loopback(server.host):
+        if server.key is not None or server.tls is not None or not config.is_loopback(server.host):
             raise StartError(
-                "--aws is only for development on this machine: use it without server.key, and listen on a loopback "
-                "address"
+                "--aws is only for development on this machine: use it without server.key and server.tls, and listen "
+                "on a loopback address"
             )
 
         def lost() -> None:
@@ -237,7 +322,9 @@ class Platform:
             await self._emulator.stopped()
 
     async def _accept(self, invocation: Invocation) -> None:
-        await self.events.invoker.accept(invocation)
+        if self.cluster is not None:
+            self.cluster.require_accepting()
+        await self.recording.accept(invocation, self.events.invoker.accept)
 
     def _may_loop(self, function: str) -> bool:
         return self.control.may_loop(function)
@@ -251,13 +338,17 @@ class Platform:
             aws_endpoint=self._aws_endpoint,
             webhook_secret=server.webhook_secret,
             metrics=self._metrics,
+            on_delivery=self.recording.delivered,
         )
         self._destinations = Destinations(self.stores.tables, self.settings.buckets, context)
+        if self.cluster_state is not None and server.durability == "cluster":
+            self._copier = self.cluster_state.copier(self.stores.state)
         return EventSubsystem(
             self.stores.state,
             server,
             dispatcher=self.execution.dispatcher,
             destinations=self._destinations,
+            copier=self._copier,
             closing=self._closing,
         )
 
@@ -267,7 +358,7 @@ class Platform:
             self.control.mappings,
             self.control.registry,
             self.execution.dispatcher,
-            self.stores.state,
+            self._source_stores(),
             settings=lambda: self.settings,
             wake=wake,
             aws=self._aws_endpoint,
@@ -282,6 +373,31 @@ class Platform:
             ),
         )
 
+    def _source_stores(self) -> SourceStores:
+        state, cluster, registered = self.stores.state, self.cluster_state, self._registered
+        if cluster is None or registered is None:
+            return SourceStores(ScheduleStore(state), StreamPositions(state))
+        from thawd.stores.cluster.leader_state import ClusterPositions, ClusterSchedules
+
+        positions = ClusterPositions(cluster.database, registered.leading)
+        if self._copier is None:  # then there are no schedules
+            return SourceStores(ScheduleStore(state), positions)
+        return SourceStores(ClusterSchedules(cluster.database, self._copier, registered.leading), positions)
+
+    async def run_sources(self) -> None:
+        """Run event sources until cancelled; in a cluster, whenever this machine is its leader."""
+        if self._registered is None:
+            await self.sources.run()
+        else:
+            await self._registered.lead(self._run_new_sources)
+
+    async def _run_new_sources(self) -> None:
+        # Another machine may have led in the meantime, so nothing that is known about sources holds any more.
+        self.sources = self._compose_sources()
+        self.cloudwatch.stream_ages = self.sources.stream_ages
+        self.application.parts = self._parts()
+        await self.sources.run()
+
     def take_over(self, settings: Settings) -> None:
         """Use another configuration for requests. The caller must then publish that configuration's functions."""
         self.settings = settings
@@ -293,7 +409,7 @@ class Platform:
         settings = self.settings
         server = settings.server
         dispatcher = self.execution.dispatcher
-        accept = self.events.invoker.accept
+        accept = self._accept
         wait_s = server.queue_timeout_s
         self.urls.declare(settings.urls)
         return GatewayParts(
@@ -320,12 +436,20 @@ class Platform:
             status=self._status,
             count_table=self.stores.count_table,
             metrics=self._exposition,
+            readiness=self._readiness,
             control=self.control.api,
             queue=QueueApi(self.events.operator_view),
+            window=self.recording.pages(
+                PageInputs(
+                    self._status, self.events.operator_view, self.execution.launcher.flush_logs, wait_s, self._budget
+                )
+            ),
+            invocations=InvocationsApi(self.recording.records, why_none=self.recording.why_none),
             hosts=Hosts((server.host, *server.names)) if server.key is None else None,
             aws=self.emulated,
             apis=None if self.emulated is None else self.emulated.apis(self._budget),
             sources=SourcesApi(self.sources),
+            cluster=None if self._drain is None else ClusterApi(self._drain.operations),
             key=server.key,
             gate=Gate(self._keys, budget=self._budget) if server.access_keys else None,
             urls=FunctionUrlApi(
@@ -350,10 +474,18 @@ class Platform:
             functions |= dispatcher.status_of(names[start : start + _AT_A_TIME])
             await asyncio.sleep(0)  # lets other tasks serve requests
         await self.events.add_status(functions)
-        return {"url": self.url, "pid": os.getpid(), **self.execution.limits, "functions": functions}
+        status = {"url": self.url, "pid": os.getpid(), **self.execution.limits, "functions": functions}
+        return status if self.cluster is None else {**status, "cluster": self.cluster.describe()}
 
-    async def _exposition(self) -> bytes:
+    def _readiness(self) -> str:
+        if self.phase == READINESS and self.stores.state.misplaced() is not None:
+            return "nothing can be stored, because the state file was moved or removed"
+        if self.phase == READINESS and self.cluster is not None and (why := self.cluster.why_not) is not None:
+            return why
+        return self.phase
+
+    async def _exposition(self, content_type: str) -> bytes:
         self.execution.measure(self._metrics)
         await self.events.measure(self._metrics)
         self.sources.measure(self._metrics)
-        return await self._metrics.exposition()
+        return await exposition(self._metrics, content_type)

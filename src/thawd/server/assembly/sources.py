@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from thawd.config import Settings
@@ -25,13 +26,20 @@ from thawd.sources.buckets.remote_sources import RemoteSources
 from thawd.sources.mapping_pollers import MappingPollers, PollingContext
 from thawd.sources.provisioned_schedules import ProvisionedSchedules
 from thawd.sources.schedules import Schedules
-from thawd.stores.database import Database
 from thawd.stores.schedules import ScheduleStore
 from thawd.stores.stream_positions import StreamPositions
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
 
 _STORE_RETRY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStores:
+    """Stores of the progress of schedules and streams: in the state file, or in the cluster's database."""
+
+    schedules: ScheduleStore
+    positions: StreamPositions
 
 
 class SourceSubsystem:
@@ -41,7 +49,7 @@ class SourceSubsystem:
         mappings: event source mappings.
         registry: stores which sources are paused.
         dispatcher: runs functions.
-        state: the state file.
+        progress: store how far schedules and streams have come.
         settings: returns the current configuration.
         wake: called with the functions that have new events in the queue.
         aws: endpoint URL of AWS's services; None: the endpoint in the AWS configuration of this process.
@@ -54,7 +62,7 @@ class SourceSubsystem:
         mappings: Mappings,
         registry: Registry,
         dispatcher: Dispatcher,
-        state: Database,
+        progress: SourceStores,
         *,
         settings: Callable[[], Settings],
         wake: Callable[[set[str]], None],
@@ -68,10 +76,10 @@ class SourceSubsystem:
         self._buckets = buckets
         endpoint = None if aws is None else Endpoint(aws)
         context = PollingContext(
-            dispatcher, endpoint, complain, StreamPositions(state), destinations=destinations, role=registry.role
+            dispatcher, endpoint, complain, progress.positions, destinations=destinations, role=registry.role
         )
         self._pollers = MappingPollers(context, settled=mappings.settled)
-        self._schedules = Schedules(ScheduleStore(state), wake=wake, report=complain)
+        self._schedules = Schedules(progress.schedules, wake=wake, report=complain)
         self._provisioned = ProvisionedSchedules(lambda name, count: dispatcher.provision(name, LATEST, count))
         self._provisioned.declare(_plans(settings()))  # before the first publish, which provisions environments
         self._runs = False

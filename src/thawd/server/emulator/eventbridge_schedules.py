@@ -251,7 +251,9 @@ def _of_schedule(schedule: Any, group: Any, targets: EventTargets) -> Iterator[S
 
 
 def parse(expression: str, zone: str | None) -> ScheduleExpression:
-    """Parse the expression of a schedule of EventBridge Scheduler.
+    """Parse the expression of a schedule of EventBridge Scheduler, which unlike rules accepts ``rate(5 minute)``.
+
+    Source: about thirty of AWS's samples have such schedules.
 
     Raises:
         ScheduleError: the expression or the time zone is not valid.
@@ -260,7 +262,7 @@ def parse(expression: str, zone: str | None) -> ScheduleExpression:
         place = ZoneInfo(zone or "UTC")
     except (ValueError, KeyError, OSError) as error:
         raise ScheduleError(f"there is no time zone {zone}") from error
-    return schedule_expressions.parse(expression, zone=place)
+    return schedule_expressions.parse(expression, zone=place, any_unit=True)
 
 
 def _seconds(given: Any) -> float | None:

@@ -23,10 +23,11 @@ _SERVICES = ("cloudformation", "s3", "iam", "lambda")
 
 def begin() -> None:
     """Import in a thread. A request that needs one of the modules earlier imports it itself."""
-    threading.Thread(target=_import, name="imports-ahead", daemon=True).start()
+    threading.Thread(target=import_now, name="imports-ahead", daemon=True).start()
 
 
-def _import() -> None:
+def import_now() -> None:
+    """Import, and read the services' models, in this thread."""
     with without_collector():
         for name in _MODULES:
             with contextlib.suppress(ImportError):  # a request that needs the module reports that

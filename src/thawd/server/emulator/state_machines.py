@@ -50,8 +50,11 @@ def install(connect: Connect, *, changed: Callable[[], None], complain: Callable
     def client_for(region: str, service: str, state_credentials: Any = None) -> Any:
         return connect(service, region=region, is_patient=True)
 
-    # Before the other modules of the interpreter are loaded, which import this function by its name.
-    setattr(boto_client, "boto_client_for", client_for)  # noqa: B010 - mypy forbids to assign to a function
+    # Other modules of the interpreter import this function by its name.
+    plain = boto_client.boto_client_for
+    for name, module in list(sys.modules.items()):
+        if name.startswith("moto.stepfunctions.") and vars(module).get("boto_client_for") is plain:
+            vars(module)["boto_client_for"] = client_for
     logging.getLogger("moto.stepfunctions").setLevel(logging.CRITICAL)  # it logs the failures of tasks
     _serve_everyone()
     _name_errors()

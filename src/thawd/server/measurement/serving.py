@@ -22,7 +22,7 @@ from thawd.bench.measurement_server import Place
 from thawd.config import Settings
 from thawd.errors import ThawdError
 from thawd.resources import Function, Table
-from thawd.telemetry.console import complain
+from thawd.telemetry.console import be_quiet, complain
 
 _PR_SET_PDEATHSIG = 1
 # How long a request may wait for an environment: Lambda's longest timeout, so that even a slow init is measured.
@@ -40,6 +40,7 @@ def serve(place: Place, settings_of: Callable[[Settings], Settings]) -> int:
     from thawd.server.ready_file import ReadyFile
 
     _exit_with(place.parent)
+    be_quiet()  # nobody reads lines about single requests
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     environ = {
         name: value for name, value in config.process_environment().items() if name not in config.ENVIRONMENT_VARIABLES
@@ -77,17 +78,22 @@ def alone(
         data=data,
         host="127.0.0.1",
         port=0,
+        tls=None,
         key=None,
         access_keys={},
         max_environments=environments,
         memory_mb=environments * max(function.memory_mb for function in by_name.values()),
         queue_timeout_s=_WAIT_S,
         grace_s=0.0,
+        # With the shared database, this server would take over events of the cluster's machines.
+        state=None,
+        durability="machine",
         **changes,
     )
     return msgspec.structs.replace(
         settings,
         server=server,
+        cluster=None,
         functions=by_name,
         routes=tuple(route for route in settings.routes if route.function in by_name),
         buckets={name: msgspec.structs.replace(bucket, notify=()) for name, bucket in settings.buckets.items()},

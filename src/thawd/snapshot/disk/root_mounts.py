@@ -10,6 +10,8 @@ images": an image runs on a read-only file system, and may write to ``/tmp``.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,9 @@ NATIVE = OWN / "native"
 OUTBOX = OWN / "out"
 """The folder to which a process that is frozen writes its image."""
 BUCKETS = OWN / "buckets"
+
+_OF_THE_MACHINE = (Path("/proc"), Path("/sys"), Path("/dev"))
+_MOST_LINKS = 40  # as many as Linux follows; path_resolution(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,40 @@ class RootMounts:
             for at, folder in folders.items():
                 options += [option, f"{folder}={at}"]
         return options
+
+    def real(self, path: Path) -> Path:
+        """The file of this machine that a process in the root sees at an absolute path, with links followed.
+
+        The path stays as it is if the machine's own files are there, or if it leads nowhere.
+        """
+        waiting = [*reversed(path.parts[1:])]
+        at = Path("/")
+        links = 0
+        while waiting:
+            part = waiting.pop()
+            at = at.parent if part == ".." else at / part
+            if at in _OF_THE_MACHINE:
+                return path
+            try:
+                mode = self._of_machine(at).lstat().st_mode
+                if not stat.S_ISLNK(mode):
+                    continue
+                target = Path(os.readlink(self._of_machine(at)))
+            except OSError:
+                return path
+            if (links := links + 1) > _MOST_LINKS:
+                return path
+            waiting += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+            at = Path("/") if target.is_absolute() else at.parent
+        return self._of_machine(at)
+
+    def _of_machine(self, path: Path) -> Path:
+        """The file of this machine at a path in the root that contains no links."""
+        mounted = {**self.read_only, **self.writable}
+        for at in sorted(mounted, key=lambda one: len(one.parts), reverse=True):
+            if path.is_relative_to(at):
+                return mounted[at] / path.relative_to(at)
+        return self.folder / path.relative_to("/")
 
     @property
     def making_options(self) -> list[str]:

@@ -46,7 +46,8 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         inode: inode on this machine.
         at: path on this machine, if the process sees the file at another one; see also `IN_DISK`.
         sha256: digest of the content, 64 hexadecimal digits; empty: not known yet.
-        kind: ``file``, or ``device`` for one of the devices that are the same on every machine.
+        kind: ``file``; ``device`` for one of the devices that are the same on every machine; ``missing`` for a file
+            that init tried to open and did not find: it must be missing elsewhere, too.
         frozen: modification time and inode at the freeze, if that was on another machine; None: as on this one.
     """
 
@@ -56,7 +57,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inode: int
     at: str = ""
     sha256: str = ""
-    kind: Literal["file", "device"] = "file"
+    kind: Literal["file", "device", "missing"] = "file"
     frozen: tuple[int, int] | None = None
 
     @property
@@ -80,7 +81,7 @@ class FileList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Stamp = tuple[str, int, int, int]
-"""Path, size, modification time and inode, as `thawd.runtime.changed_files` records them."""
+"""Path, size (-1: it was missing), modification time and inode, as `thawd.runtime.changed_files` records them."""
 
 
 def listed(stamps: Iterable[Stamp], image: Image, *, find: Callable[[str], str]) -> FileList:
@@ -92,7 +93,14 @@ def listed(stamps: Iterable[Stamp], image: Image, *, find: Callable[[str], str])
         find: returns the value of `FileRecord.at` for a path that the process sees; empty: the path itself.
     """
     records = {
-        path: FileRecord(path=path, bytes=size, modified_ns=modified_ns, inode=inode, at=find(path))
+        path: FileRecord(
+            path=path,
+            bytes=size,
+            modified_ns=modified_ns,
+            inode=inode,
+            at=find(path),
+            kind="missing" if size < 0 else "file",
+        )
         for path, size, modified_ns, inode in stamps
     }
     refused = ""
@@ -161,6 +169,11 @@ def with_contents(
             found.append(record)
             continue
         place = Path(record.place)
+        if record.kind == "missing":
+            found.append(record)
+            if os.path.lexists(place):
+                problems.append(f"{place} was missing at the freeze, and exists now")
+            continue
         if place.parent == images and (sha256 := digest_in(place.name, suffixes=(IMAGE,))) is not None:
             found.append(msgspec.structs.replace(record, sha256=sha256))
             continue
@@ -184,6 +197,10 @@ def unchanged(files: Sequence[FileRecord], *, disk: Path | None) -> bool:
         if in_disk and disk is None:
             return False
         place = disk / "files" / record.at.removeprefix(IN_DISK) if in_disk and disk else Path(record.place)
+        if record.kind == "missing":
+            if place.exists():
+                return False
+            continue
         try:
             status = place.stat()
         except OSError:
@@ -214,6 +231,11 @@ def located(
     found: list[FileRecord] = []
     problems: list[str] = []
     for record in files:
+        if record.kind == "missing":
+            found.append(record)
+            if not record.at.startswith(IN_DISK) and os.path.lexists(record.place):
+                problems.append(f"{record.place} exists, but was missing where the snapshot was made")
+            continue
         try:
             status = _status_here(record, digests, disk, received)
         except (StoreError, OSError) as error:

@@ -45,6 +45,9 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
         base_refused: why the image was made without a base; empty if it has a base, or needs none.
         fork_refused: why environments must not be forked from a thawed copy; None when they can be.
         dropped: connections that are closed in each thawed copy; None if the publisher did not record them.
+        container_image: digest of the manifest of the container image that the process has as its root; empty: the
+            process sees the machine's files.
+        container_image_name: the container image, as the function's configuration names it.
     """
 
     function: str
@@ -60,6 +63,8 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
     base_refused: str = ""
     fork_refused: str | None = None
     dropped: list[str] | None = None
+    container_image: str = ""
+    container_image_name: str = ""
 
 
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):

@@ -108,10 +108,12 @@ class WrittenFile:
     Attributes:
         stat: stat of the complete file before it was renamed to its final name.
         etag: MD5 of the content, hexadecimal digits.
+        trace_id: X-Ray trace header of the request that wrote it; None: it had none.
     """
 
     stat: os.stat_result
     etag: str
+    trace_id: str | None = None
 
 
 class Looker:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from thawd.invocation import new_request_id
 from thawd.resources import REGION, Notification
 from thawd.sources.buckets import s3_event
+from thawd.sources.buckets.files import WrittenFile
 from thawd.sources.buckets.notification_rules import functions_for
 from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.objects.catalog import ObjectChange
@@ -29,7 +31,14 @@ class BucketSource(NamedTuple):
     region: str = REGION
 
 
-def events_of(source: BucketSource, change: ObjectChange, sequencer: int, *, at_s: float) -> list[NewEvent]:
+def events_of(
+    source: BucketSource,
+    change: ObjectChange,
+    sequencer: int,
+    *,
+    at_s: float,
+    traces: Mapping[bytes, WrittenFile] = MappingProxyType({}),
+) -> list[NewEvent]:
     """Return the events for a change, one for each function that the bucket notifies of it.
 
     Args:
@@ -37,8 +46,11 @@ def events_of(source: BucketSource, change: ObjectChange, sequencer: int, *, at_
         change: the change of an object.
         sequencer: S3's sequencer for the change; it orders the events of a key.
         at_s: when the change was found, seconds since the epoch.
+        traces: files that requests have just written, by key; their events belong to the traces of these requests.
     """
     name = s3_event.REMOVED if change.now is None else s3_event.CREATED
+    written = traces.get(change.key)
+    trace_id = None if written is None else written.trace_id
     events = []
     for function in functions_for(source.notify, key=change.key, event_name=name):
         happened = s3_event.ObjectEvent(
@@ -59,6 +71,7 @@ def events_of(source: BucketSource, change: ObjectChange, sequencer: int, *, at_
                 request_id=happened.request_id,
                 source=f"bucket:{source.name}",
                 row_key=s3_event.row_key(change.key),
+                trace_id=trace_id,
             )
         )
     return events

@@ -153,7 +153,7 @@ class Recorder:
             findings = await asyncio.get_running_loop().run_in_executor(
                 self._threads, partial(self._look_at_all, dues, known, written or {}, limit_bytes)
             )
-            conflicts = await self._record(findings, known)
+            conflicts = await self._record(findings, known, written or {})
         except StoreError as error:
             self.complain_of_store(error)
             return [LookAgain(due.key, _STORE_RETRY_S, due.unfinished) for due in dues]
@@ -213,7 +213,12 @@ class Recorder:
             self.require_folder()
         return findings
 
-    async def _record(self, findings: Sequence[LookResult], known: Mapping[bytes, ObjectRecord]) -> list[bytes]:
+    async def _record(
+        self,
+        findings: Sequence[LookResult],
+        known: Mapping[bytes, ObjectRecord],
+        written: Mapping[bytes, WrittenFile],
+    ) -> list[bytes]:
         changes = []
         for finding in findings:
             record = known.get(finding.key)
@@ -234,7 +239,7 @@ class Recorder:
         at_s = time.time()
         source = BucketSource(self._bucket.name, self._bucket.name, self._bucket.notify)
         applied = await self._objects.apply(
-            self._bucket.name, changes, events_for=partial(events_of, source, at_s=at_s)
+            self._bucket.name, changes, events_for=partial(events_of, source, at_s=at_s, traces=written)
         )
         if applied.functions:
             self._on_events(applied.functions)

@@ -122,7 +122,9 @@ class BucketWatcher:
             self._recorder.close()
             self._scan_thread.shutdown(wait=False, cancel_futures=True)
 
-    async def ingest(self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None) -> None:
+    async def ingest(
+        self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None, trace_id: str | None = None
+    ) -> None:
         """Check one key now, because the platform wrote or removed its object. Returns when the change is recorded.
 
         An error of the store is not raised: the file is complete, and is recorded when the store works again.
@@ -132,10 +134,11 @@ class BucketWatcher:
             stat: stat of the complete file before it was renamed to its final name. If `etag` is given, too, the file
                 is not read.
             etag: MD5 of the content, hexadecimal digits.
+            trace_id: X-Ray trace header for the events; None: each begins a trace of its own.
         """
         if self._ended or is_hidden(key):
             return
-        written = {key: WrittenFile(stat, etag)} if stat is not None and etag is not None else None
+        written = {key: WrittenFile(stat, etag, trace_id)} if stat is not None and etag is not None else None
         again: list[LookAgain] = []
         try:
             for _ in range(_INGEST_LOOKS):

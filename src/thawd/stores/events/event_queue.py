@@ -17,12 +17,15 @@ import math
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from thawd.errors import TooManyRequestsException
 from thawd.stores import clock
 from thawd.stores.database import Database
 from thawd.stores.events import dead_letters
 from thawd.stores.events.batches import Batches
+from thawd.stores.events.copies import Copies, placing, withdraw_refused
 from thawd.stores.events.event_rows import (
     Depth,
     Event,
@@ -33,13 +36,16 @@ from thawd.stores.events.event_rows import (
     delete_of,
     functions_in,
     insert,
-    insert_all,
+    insert_groups,
     kept,
+    oldest_of,
     read,
 )
 from thawd.stores.events.leases import Leases
 from thawd.stores.events.running_marks import Marks
-from thawd.stores.schema import DEAD, DELIVERING, QUEUED, count_waiting
+from thawd.stores.schema import DEAD, DELIVERING, QUEUED
+
+T = TypeVar("T")
 
 # Nobody waits until a finished event is deleted, so deletions are collected for this time, or until events are
 # accepted, and written together. If the process dies before that, these events run again.
@@ -56,12 +62,26 @@ class EventQueue:
         marks: marks the running events, so that an event that crashes the server can be identified.
         max_queued: most events that may be stored, including running ones and those with an undelivered outcome, but
             not dead letters; further events are refused. None: no limit.
+        copies: keeps copies of the events that `put` accepts, and of follow-ups; None: there are no copies.
+
+    Attributes:
+        copies: see above.
     """
 
-    def __init__(self, db: Database, *, marks: Marks | None = None, max_queued: int | None = None) -> None:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        marks: Marks | None = None,
+        max_queued: int | None = None,
+        copies: Copies | None = None,
+    ) -> None:
         self._db = db
+        self.copies = copies
+        self._moved: set[int] = set()
         self._marks = marks
         self._max_queued = max_queued
+        db.gauge_from = min(math.inf if one is None else one for one in (db.gauge_from, max_queued))
         self._leases = Leases()
         self._puts = Batches(self._put_all)
         self._dones = Batches(self._done_all, patience_s=_DONE_PATIENCE_S)
@@ -89,7 +109,7 @@ class EventQueue:
                 "request is refused; try again later",
                 reason="CallerRateLimitExceeded",
             )
-        return list(range(first_id, first_id + len(events)))
+        return [first_id] if len(events) == 1 else list(range(first_id, first_id + len(events)))
 
     async def _put_all(self, groups: list[tuple[Sequence[NewEvent], float]]) -> list[int | None]:
         """Accept groups of events in this order, except those for which the queue has no room.
@@ -98,20 +118,17 @@ class EventQueue:
             The first id of each group; None for a group that was not accepted.
         """
 
-        def work(connection: sqlite3.Connection) -> list[int | None]:
-            room = math.inf if self._max_queued is None else self._max_queued - count_waiting(connection)
-            offsets: list[int | None] = []  # the difference between each group's first id and the first id of all
-            pairs: list[tuple[NewEvent, float]] = []
-            for events, at in groups:
-                fits = len(pairs) + len(events) <= room
-                offsets.append(len(pairs) if fits else None)
-                if fits:
-                    pairs += [(event, at) for event in events]
-            first_id = insert_all(connection, pairs)
-            return [None if offset is None else first_id + offset for offset in offsets]
+        def insert(connection: sqlite3.Connection, keys: Sequence[str] | None = None) -> list[int | None]:
+            at_most = self._db.gauge_at_most(connection)
+            return insert_groups(connection, groups, keys, max_queued=self._max_queued, at_most=at_most)
 
         self._dones.begin_now()  # the writer commits both together
-        return await self._db.write(work)
+        if self.copies is None:
+            return await self._db.write(insert)
+        async with placing(self.copies, [(event, at) for events, at in groups for event in events]) as keys:
+            ids = await self._db.write(partial(insert, keys=keys))
+            await withdraw_refused(self.copies, keys, groups, ids)
+        return ids
 
     def take(self, event: Event) -> bool:
         """Lease an event that has just been put, without reading its row.
@@ -178,6 +195,23 @@ class EventQueue:
         """Forget a function whose events are no longer leased; events that were given back count as never leased."""
         self._leases.forget(function)
 
+    @property
+    def may_run(self) -> bool:
+        """Whether leased events may begin to run."""
+        return self.copies is None or self.copies.may_run
+
+    def moved(self, ids: Iterable[int]) -> None:
+        """Note that another machine has taken these events over. They are no longer in the state file."""
+        self._moved.update(event_id for event_id in ids if self._leases.function_of(event_id) is not None)
+
+    def has_moved(self, event: Event) -> bool:
+        """Whether another machine has taken a leased event over. If it has, this ends the lease."""
+        if event.id not in self._moved:
+            return False
+        self._moved.discard(event.id)
+        self._leases.remove(event.id)
+        return True
+
     def begins(self, event: Event) -> None:
         """Mark the event as running. If the process dies while it runs, `recover` counts an interruption."""
         if self._marks is not None:
@@ -209,15 +243,19 @@ class EventQueue:
             for event_id in ids:
                 by_function.setdefault(self._leases.function_of(event_id), []).append(event_id)
         follow_ups = [event for _, events in calls for event in events]
+        now = clock.now()
 
         def work(connection: sqlite3.Connection) -> None:
             done: Counter[str] = Counter()
-            for function, keys in by_function.items():
-                done.update(delete(connection, keys) if function is None else delete_of(connection, function, keys))
+            for function, ids in by_function.items():
+                done.update(delete(connection, ids) if function is None else delete_of(connection, function, ids))
             count_flow(connection, "done", done.items())
-            insert(connection, follow_ups)
+            insert(connection, follow_ups, now=now, keys=keys)
 
-        await self._db.write(work)
+        async with placing(self.copies, [(event, now) for event in follow_ups]) as keys:
+            await self._db.write(work)
+        if self.copies is not None:
+            self.copies.changed()
         return [None] * len(calls)
 
     async def retry(self, event_id: int, *, at: float, error: str, counts: bool = True) -> None:
@@ -272,12 +310,16 @@ class EventQueue:
         """
         at = clock.now() if now is None else now
 
-        def work(connection: sqlite3.Connection) -> None:
-            if dead_letters.add(connection, event_id, error=error, condition=condition, counts=counts, at=at):
+        def work(connection: sqlite3.Connection) -> bool:
+            added = dead_letters.add(connection, event_id, error=error, condition=condition, counts=counts, at=at)
+            if added:
                 dead_letters.keep_outcome(connection, event_id, outcome)
-                insert(connection, follow_ups)
+                insert(connection, follow_ups, now=at, keys=keys)
+            return added
 
-        await self._end_lease(event_id, work)
+        async with placing(self.copies, [(event, at) for event in follow_ups]) as keys:
+            if not await self._end_lease(event_id, work):
+                await withdraw_refused(self.copies, keys, [(follow_ups, at)], [None])
 
     async def dead_letter_older(self, function: str, before: float, *, error: str, condition: str) -> int:
         """Make the old events of a function dead letters: those accepted before a time, and not leased.
@@ -397,11 +439,8 @@ class EventQueue:
         Raises:
             StoreError: the counts could not be read.
         """
-        rows = await self._db.read(
-            lambda connection: connection.execute(
-                "SELECT function, accepted, done, retried, buried FROM flow"
-            ).fetchall()
-        )
+        query = "SELECT function, accepted, done, retried, buried FROM flow"
+        rows = await self._db.read(lambda connection: connection.execute(query).fetchall())
         return {row[0]: Flow(*row[1:]) for row in rows}
 
     async def waiting(self) -> list[str]:
@@ -420,22 +459,7 @@ class EventQueue:
         Raises:
             StoreError: the times could not be read.
         """
-
-        def work(connection: sqlite3.Connection) -> dict[str, float]:
-            found = {}
-            for function in functions_in(connection, QUEUED):
-                (at,) = connection.execute(
-                    "SELECT min(accepted_at) FROM (SELECT * FROM (SELECT accepted_at FROM events WHERE function = ? "
-                    "AND state = ? AND available_at = 0 ORDER BY id LIMIT 1) UNION ALL SELECT * FROM (SELECT "
-                    "accepted_at FROM events WHERE function = ? AND state = ? AND available_at > 0 "
-                    "ORDER BY available_at LIMIT 1000))",
-                    (function, QUEUED, function, QUEUED),
-                ).fetchone()
-                if at is not None:
-                    found[function] = at
-            return found
-
-        return await self._db.read(work)
+        return await self._db.read(oldest_of)
 
     async def next_due(self, function: str, *, now: float | None = None) -> float | None:
         """When the next queued event of `function` can be leased: `now` if one is due, a later time, or None for never.
@@ -466,6 +490,9 @@ class EventQueue:
 
         return await self._db.read(work)
 
-    async def _end_lease(self, event_id: int, work: Callable[[sqlite3.Connection], None]) -> None:
-        await self._db.write(work)
+    async def _end_lease(self, event_id: int, work: Callable[[sqlite3.Connection], T]) -> T:
+        result = await self._db.write(work)
         self._leases.remove(event_id)
+        if self.copies is not None:
+            self.copies.changed()
+        return result

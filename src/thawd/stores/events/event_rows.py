@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
+import operator
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,10 +19,10 @@ from typing import Any
 import msgspec
 
 from thawd.stores import clock
-from thawd.stores.schema import QUEUED
+from thawd.stores.schema import QUEUED, count_waiting
 
-# Most rows in one statement. A row has up to nine values, and old SQLite versions allow 999 values in a statement.
-_AT_ONCE = 100
+# Most rows in one statement. A row has up to ten values, and SQLite 3.31 and older allow 999 values in a statement.
+_AT_ONCE = 99
 # Events are read with their payloads, 16 rows at a time, until the payloads reach this size, so that the memory in use
 # stays small even if all payloads are large.
 _READ_AT_ONCE = 16
@@ -58,6 +60,11 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str | None = None
     qualifier: str | None = None
     tenant_id: str | None = None
+
+
+_OPTIONAL_COLUMNS = ("row_key", "client_context", "trace_id", "qualifier", "tenant")
+_optional = operator.attrgetter("row_key", "client_context", "trace_id", "qualifier", "tenant_id")
+_NO_OPTIONAL = (None,) * len(_OPTIONAL_COLUMNS)
 
 
 class Event(NewEvent, frozen=True, kw_only=True):
@@ -128,7 +135,13 @@ def as_accepted(event: NewEvent, event_id: int, accepted_at: float) -> Event:
     )
 
 
-def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: float | None = None) -> None:
+def insert(
+    connection: sqlite3.Connection,
+    events: Iterable[NewEvent],
+    *,
+    now: float | None = None,
+    keys: Sequence[str] | None = None,
+) -> None:
     """Accept `events` inside a transaction of the state file.
 
     For example, events about objects are accepted in the transaction that records these objects.
@@ -137,59 +150,105 @@ def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: f
         connection: the transaction's connection.
         events: the events to accept.
         now: the time of acceptance, seconds since the epoch; None: the current time.
+        keys: keys of the events' copies in the cluster's database; None: there are no copies.
     """
     accepted_at = clock.now() if now is None else now
     timed = [(event, accepted_at) for event in events]
     if timed:
-        insert_all(connection, timed)
+        insert_all(connection, timed, keys)
 
 
-def insert_all(connection: sqlite3.Connection, timed: Sequence[tuple[NewEvent, float]]) -> int:
-    """Accept events, each with its time of acceptance. Returns the id of the first; the ids of the others follow it."""
+def insert_groups(
+    connection: sqlite3.Connection,
+    groups: Sequence[tuple[Sequence[NewEvent], float]],
+    keys: Sequence[str] | None,
+    *,
+    max_queued: int | None,
+    at_most: float = math.inf,
+) -> list[int | None]:
+    """Accept groups of events in this order, except those for which the queue has no room.
+
+    Args:
+        connection: the connection of a transaction.
+        groups: events that are accepted all or none, with the time of acceptance, seconds since the epoch.
+        keys: keys of the copies of all events, in order; None: there are no copies.
+        max_queued: most events that may be stored, dead letters not counted; None: no limit.
+        at_most: an upper bound of the number of events that are stored, dead letters not counted.
+
+    Returns:
+        The first id of each group; None for a group that was not accepted.
+    """
+    sizes = [len(events) for events, _ in groups]
+    room = math.inf if max_queued is None else max_queued - at_most
+    if sum(sizes) > room and max_queued is not None:
+        room = max_queued - count_waiting(connection)
+    if sum(sizes) <= room:
+        first_id = insert_all(connection, [(event, at) for events, at in groups for event in events], keys)
+        return list(itertools.accumulate(sizes[:-1], initial=first_id))
+    offsets: list[int | None] = []  # the difference between each group's first id and the first id of all
+    pairs: list[tuple[NewEvent, float]] = []
+    kept_keys: list[str] = []
+    first = 0
+    for events, at in groups:
+        fits = len(pairs) + len(events) <= room
+        offsets.append(len(pairs) if fits else None)
+        if fits:
+            pairs += [(event, at) for event in events]
+            kept_keys += keys[first : first + len(events)] if keys is not None else ()
+        first += len(events)
+    first_id = insert_all(connection, pairs, kept_keys or None)
+    return [None if offset is None else first_id + offset for offset in offsets]
+
+
+def insert_all(
+    connection: sqlite3.Connection, timed: Sequence[tuple[NewEvent, float]], keys: Sequence[str] | None = None
+) -> int:
+    """Accept events, each with its time of acceptance. Returns the id of the first; the ids of the others follow it.
+
+    Args:
+        connection: the connection of a transaction.
+        timed: the events, each with the time of acceptance, seconds since the epoch.
+        keys: keys of the events' copies in the cluster's database; None: there are no copies.
+    """
+    if not timed:
+        return 0
     first_id = 0
     for first in range(0, len(timed), _AT_ONCE):
         part = timed[first : first + _AT_ONCE]
         # The ids of the inserted rows have no gaps, because nothing else writes during the transaction.
-        last_id = _insert_events(connection, part)
+        last_id = _insert_events(connection, part, None if keys is None else keys[first : first + _AT_ONCE])
         numbers = range(last_id - len(part) + 1, last_id + 1)
         first_id = first_id or numbers[0]
         insert_rows(
             connection, "payloads", [(number, event.payload) for number, (event, _) in zip(numbers, part, strict=True)]
         )
-    counts = Counter([event.function for event, _ in timed]).items()
-    for function, count in counts:
-        connection.execute(
-            "INSERT INTO depths VALUES (?, ?, ?) "
-            "ON CONFLICT (function, state) DO UPDATE SET count = count + excluded.count",
-            (function, QUEUED, count),
-        )
-    count_flow(connection, "accepted", counts)
+    names = [event.function for event, _ in timed]
+    counts = [(names[0], len(names))] if len(set(names)) == 1 else list(Counter(names).items())
+    for first in range(0, len(counts), _AT_ONCE):
+        insert_rows(connection, "acceptances", counts[first : first + _AT_ONCE])
     return first_id
 
 
-def _insert_events(connection: sqlite3.Connection, timed: Sequence[tuple[NewEvent, float]]) -> int:
+def _insert_events(
+    connection: sqlite3.Connection, timed: Sequence[tuple[NewEvent, float]], keys: Sequence[str] | None
+) -> int:
     """Insert up to `_AT_ONCE` rows into the table ``events``; returns the id of the last.
 
     Columns without a value in all these events are left out: Python's sqlite3 takes longer to bind None than a text,
     because it looks for an adapter for each None. Most events have no value in most of these columns.
     """
-    events = [event for event, _ in timed]
-    columns: list[tuple[str, Sequence[Any]]] = [
-        ("function", [event.function for event in events]),
-        ("accepted_at", [at for _, at in timed]),
-        ("request_id", [event.request_id for event in events]),
-        ("source", [event.source for event in events]),
-    ]
-    optional: list[tuple[str, list[str | None]]] = [
-        ("row_key", [event.row_key for event in events]),
-        ("client_context", [event.client_context for event in events]),
-        ("trace_id", [event.trace_id for event in events]),
-        ("qualifier", [event.qualifier for event in events]),
-        ("tenant", [event.tenant_id for event in events]),
-    ]
-    columns += [(name, values) for name, values in optional if values.count(None) < len(values)]
-    names, values = zip(*columns, strict=True)
-    return insert_rows(connection, f"events ({', '.join(names)})", list(zip(*values, strict=True)))
+    names = ["function", "accepted_at", "request_id", "source"]
+    rows: list[tuple[Any, ...]] = [(event.function, at, event.request_id, event.source) for event, at in timed]
+    optional = [_optional(event) for event, _ in timed]
+    if optional.count(_NO_OPTIONAL) < len(optional):
+        for name, values in zip(_OPTIONAL_COLUMNS, zip(*optional, strict=True), strict=True):
+            if values.count(None) < len(values):
+                names.append(name)
+                rows = [(*row, value) for row, value in zip(rows, values, strict=True)]
+    if keys is not None:
+        names.append("copy_key")
+        rows = [(*row, key) for row, key in zip(rows, keys, strict=True)]
+    return insert_rows(connection, f"events ({', '.join(names)})", rows)
 
 
 def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> int:
@@ -267,6 +326,22 @@ def read(connection: sqlite3.Connection, ids: Iterable[int]) -> list[Event]:
 def kept(error: str) -> str:
     """An error's text as it is stored: very long texts are cut off."""
     return error if len(error) <= _ERROR_KEPT else f"{error[:_ERROR_KEPT]}… ({len(error):,} characters in total)"
+
+
+def oldest_of(connection: sqlite3.Connection) -> dict[str, float]:
+    """When the oldest event that waits or is running was accepted, by function; see `EventQueue.oldest`."""
+    found = {}
+    for function in functions_in(connection, QUEUED):
+        (at,) = connection.execute(
+            "SELECT min(accepted_at) FROM (SELECT * FROM (SELECT accepted_at FROM events WHERE function = ? "
+            "AND state = ? AND available_at = 0 ORDER BY id LIMIT 1) UNION ALL SELECT * FROM (SELECT "
+            "accepted_at FROM events WHERE function = ? AND state = ? AND available_at > 0 "
+            "ORDER BY available_at LIMIT 1000))",
+            (function, QUEUED, function, QUEUED),
+        ).fetchone()
+        if at is not None:
+            found[function] = at
+    return found
 
 
 def functions_in(connection: sqlite3.Connection, state: int) -> list[str]:

@@ -36,6 +36,7 @@ class Engine:
         self._services = services
         self._store = services.store
         self._running: dict[str, tuple[threading.Thread, threading.Event]] = {}
+        self._interrupted: list[Stack] = []
 
     def start(self, stack: Stack, work: Callable[[Stack], None]) -> None:
         """Run an operation in the background. Before this call, give the stack the status of the operation."""
@@ -288,8 +289,11 @@ class Engine:
 
     # After a restart
 
-    def resume(self) -> None:
-        """Complete or roll back the operations that were interrupted by the end of the process."""
+    def find_interrupted(self) -> None:
+        """Find the operations that were interrupted by the end of the process. Call it before requests are served.
+
+        Operations that begin later are not interrupted, although they may run before `resume` is called.
+        """
         for stack in self._store.all():
             with self._store.lock:
                 stack.clean_up += stack.deleted
@@ -298,6 +302,15 @@ class Engine:
             parent = self._store.by_id(stack.parent_id) if stack.parent_id else None
             is_parents = parent is not None and (parent.is_busy or parent.before is not None)
             if stack.is_busy and not is_parents:
+                self._interrupted.append(stack)
+
+    def resume(self) -> None:
+        """Complete or roll back the operations that `find_interrupted` found."""
+        interrupted, self._interrupted = self._interrupted, []
+        for stack in interrupted:
+            with self._store.lock:
+                is_another = stack.id in self._running or not stack.is_busy  # such as a deletion that began since
+            if not is_another:
                 self._resume(stack)
 
     def _resume(self, stack: Stack) -> None:

@@ -129,9 +129,13 @@ class Stacks:
         setattr(MotoAPIBackend, "reset", reset_all)  # noqa: B010 - mypy forbids to assign to a method
 
     def take_over(self) -> None:
-        """Take over the stacks of a loaded state that an earlier version has saved."""
+        """Take over the stacks of a loaded state that an earlier version has saved, and find what was interrupted.
+
+        Call it before requests are served.
+        """
         if "moto.cloudformation.models" in sys.modules:  # otherwise the state has none
             saved_moto_stacks.take_over(self.store, self._services.planner, self._services.complain)
+        self._engine.find_interrupted()
 
     def resume(self) -> None:
         """Complete, or roll back, the operations that ran when the process ended. thawd must be connected."""

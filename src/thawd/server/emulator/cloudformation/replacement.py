@@ -24,6 +24,17 @@ def must_replace(kind: Kind, before: Properties, after: Properties) -> bool:
     return any(before.get(name) != after.get(name) for name in names)
 
 
+def refuse_change(kind: Kind, before: Properties, after: Properties) -> None:
+    """Check that no property changes that cannot.
+
+    Raises:
+        ResourceError: one does; the message is that of AWS.
+    """
+    for name, reason in kind.refused.items():
+        if before.get(name) != after.get(name):
+            raise ResourceError(reason)
+
+
 def shown_replacement(
     type_name: str, before: Properties, after: Properties, *, changed: Sequence[str], registry: Registry
 ) -> str:

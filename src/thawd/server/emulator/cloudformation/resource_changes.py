@@ -15,7 +15,7 @@ from thawd.server.emulator.cloudformation.errors import Interrupted, LeftBehind,
 from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, is_unreachable, may_have_worked
 from thawd.server.emulator.cloudformation.providers.kinds_by_type import Registry
 from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Properties, Wanted
-from thawd.server.emulator.cloudformation.replacement import must_replace
+from thawd.server.emulator.cloudformation.replacement import must_replace, refuse_change
 from thawd.server.emulator.cloudformation.stack_files import StackStore
 from thawd.server.emulator.cloudformation.stack_records import Event, Resource, Stack
 from thawd.server.emulator.cloudformation.template_plans import Planner
@@ -129,11 +129,16 @@ class Steps:
                 raise ResourceError(
                     f"Resource of type '{resource.kind}' with identifier '{wanted.name}' already exists."
                 )
+        self._check_place(kind, wanted, {})
         with self._store.lock:
             resource.name, resource.properties, resource.facts = wanted.name, properties, facts
             resource.was_begun = kind.expected is not None
             self._store.save(self.stack)
         self._take(resource, kind.make(self._services.aws, wanted))
+
+    def _check_place(self, kind: Kind, wanted: Wanted, before: Properties) -> None:
+        if (reason := kind.occupied(self._services.aws, wanted, before)) is not None:
+            raise ResourceError(reason)
 
     def _take(self, resource: Resource, made: Made) -> None:
         with self._store.lock:
@@ -181,6 +186,10 @@ class Steps:
             new.shown = _shown(plan, logical_id, made, properties)
             is_same = old.kind == new.kind and old.properties == properties
             kind = self._registry.find(new.kind)
+            if old.kind == new.kind and not is_same:
+                refuse_change(kind, old.properties, properties)
+                if not must_replace(kind, old.properties, properties):
+                    self._check_place(kind, self._wanted(logical_id, new.kind, kind, properties), old.properties)
         except (StackError, TemplateError, ResourceError) as error:
             self.mark(old, "UPDATE_FAILED", reason_of(error))
             raise ResourceError(reason_of(error)) from error

@@ -17,6 +17,7 @@ _GONE = frozenset(
         "NotFoundException",
         "NoSuchEntity",
         "NoSuchBucket",
+        "NoSuchBucketPolicy",
         "NoSuchTagSet",
         "404",
         "ParameterNotFound",

@@ -190,6 +190,13 @@ def _put_policy(aws: Aws, wanted: Wanted) -> Made:
     return Made(bucket, {}, {"Bucket": bucket})
 
 
+def _has_policy(aws: Aws, wanted: Wanted, before: Properties) -> str | None:
+    bucket = wanted.properties["Bucket"]
+    if before or not aws.is_there("s3", "get_bucket_policy", {"Bucket": bucket}):
+        return None
+    return f"The bucket policy already exists on bucket {bucket}."
+
+
 KINDS: dict[str, Kind] = {
     "AWS::S3::Bucket": Kind(
         _make,
@@ -205,6 +212,7 @@ KINDS: dict[str, Kind] = {
         lambda aws, resource: aws.remove("s3", "delete_bucket_policy", resource.facts),
         lambda aws, resource, wanted: _put_policy(aws, wanted),
         fixed=frozenset({"Bucket"}),
+        occupied=_has_policy,
     ),
 }
 """The kinds of AWS::S3, by type."""

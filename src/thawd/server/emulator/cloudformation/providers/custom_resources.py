@@ -69,7 +69,8 @@ def kind_of(callbacks: Callbacks) -> Kind:
         make,
         delete,
         change,
-        fixed=frozenset({"ServiceToken"}),
+        # Source: CloudFormation template reference, "AWS::CloudFormation::CustomResource", ServiceToken.
+        refused={"ServiceToken": "Modifying service token is not allowed."},
         expected=lambda wanted: {"identity": _identity(wanted)},
     )
 

@@ -8,6 +8,7 @@ Source: CloudFormation template reference, "AWS Lambda", for the properties, and
 from __future__ import annotations
 
 import io
+import threading
 import time
 import zipfile
 from typing import Any
@@ -37,6 +38,8 @@ _NOT_GIVEN = (
 )
 
 Properties = dict[str, Any]
+# Held while a version is published, so that of two resources one sees the version of the other.
+_PUBLISHING = threading.Lock()
 
 
 def _function_name(wanted: Wanted) -> Properties:
@@ -165,14 +168,30 @@ def _delete_function(aws: Aws, resource: Resource) -> None:
 
 
 def _make_version(aws: Aws, wanted: Wanted) -> Made:
+    """Publish a version. A version belongs to one resource only, because deleting the resource deletes the version.
+
+    Source: Lambda API reference, PublishVersion: if nothing has changed since the last version, it publishes none and
+    returns that one. The resource fails then; AWS gives the message.
+    """
     properties = wanted.properties
     names = ("FunctionName", "Description", "CodeSha256")
-    made = aws.call("lambda", "publish_version", {key: properties.get(key) for key in names})
+    with _PUBLISHING:
+        before = _versions(aws, properties["FunctionName"])
+        made = aws.call("lambda", "publish_version", {key: properties.get(key) for key in names})
     function, number, arn = made["FunctionName"], made["Version"], made["FunctionArn"]
+    if number in before:
+        raise ResourceError(
+            f"A version for this Lambda function exists ( {number} ). Modify the function to create a new version."
+        )
     waiter = aws.client("lambda").get_waiter("published_version_active")
     waiter.wait(FunctionName=function, Qualifier=number, WaiterConfig={"Delay": _LOOK_S, "MaxAttempts": _LOOKS})
     _provision(aws, function, number, {}, properties)
     return Made(arn, {"Version": number, "FunctionArn": arn}, {"FunctionName": function, "Qualifier": number})
+
+
+def _versions(aws: Aws, function: str) -> set[str]:
+    pages = aws.client("lambda").get_paginator("list_versions_by_function").paginate(FunctionName=function)
+    return {each["Version"] for page in pages for each in page["Versions"]}
 
 
 def _change_version(aws: Aws, resource: Resource, wanted: Wanted) -> None:
@@ -332,6 +351,15 @@ def _make_invoke_config(aws: Aws, wanted: Wanted) -> Made:
     return Made(wanted.name, {}, _at_function(wanted))
 
 
+def _has_invoke_config(aws: Aws, wanted: Wanted, before: Properties) -> str | None:
+    """Source: CloudFormation CLI user guide, "Resource type handler contract": create fails if the resource exists."""
+    place = _at_function(wanted)
+    if before or not aws.is_there("lambda", "get_function_event_invoke_config", place):
+        return None
+    identifier = f"{place['FunctionName']}|{place.get('Qualifier', '$LATEST')}"
+    return f"Resource of type '{wanted.kind}' with identifier '{identifier}' already exists."
+
+
 def _change_invoke_config(aws: Aws, resource: Resource, wanted: Wanted) -> None:
     aws.call("lambda", "put_function_event_invoke_config", wanted.properties)
 
@@ -404,6 +432,7 @@ KINDS: dict[str, Kind] = {
         _change_invoke_config,
         fixed=_fixed("FunctionName", "Qualifier"),
         expected=_at_function,
+        occupied=_has_invoke_config,
     ),
     f"{PREFIX}CodeSigningConfig": Kind(
         _make_signing,

@@ -181,6 +181,8 @@ class Attributes(Mapping[str, Any]):
         try:
             return self._found.get_cfn_attribute(name)
         except (UnformattedGetAttTemplateException, NotImplementedError, AttributeError) as error:
+            if name == "Arn" and (arn := _arn_of(self._found)):
+                return arn
             raise KeyError(name) from error
 
     def __iter__(self) -> Iterator[str]:
@@ -188,6 +190,12 @@ class Attributes(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return 0
+
+
+def _arn_of(found: Any) -> str | None:
+    """Return the ARN of a moto object. Some classes do not know it as an attribute: it is what Ref returns."""
+    named = (getattr(found, "arn", None), getattr(found, "physical_resource_id", None))
+    return next((each for each in named if isinstance(each, str) and each.startswith("arn:")), None)
 
 
 def _objects(account: str, region: str) -> dict[str, Any]:

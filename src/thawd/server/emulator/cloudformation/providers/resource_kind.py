@@ -56,6 +56,10 @@ def _never_exists(aws: Aws, facts: Properties) -> bool:
     return False
 
 
+def _is_never_occupied(aws: Aws, wanted: Wanted, before: Properties) -> None:
+    return None
+
+
 def _differs_by_properties(resource: Resource) -> bool:
     return False
 
@@ -70,12 +74,16 @@ class Kind:
         change: updates a resource in place. It returns the resource as it is now, or None if only its properties have
             changed. A kind without `change` replaces its resources.
         fixed: names of the properties whose change requires a new resource. Kinds without `change` have none.
+        refused: names of the properties that cannot change, each with the reason that AWS gives.
         free: if not None, these are the only properties that can change in place, and `fixed` is not used.
         named: name of the property that contains the resource's name; empty: the type has no such property.
         expected: returns facts with which `delete` finds a resource whose creation was interrupted. The resource may
             exist or not.
         exists: returns whether a resource with these facts exists. It is called before a resource is made whose name
             the template gives.
+        occupied: returns why a resource cannot be where it is wanted, because another one is there that it would
+            overwrite; None: nothing is there. It is called before a resource is made, and before it is updated in
+            place, with the properties that it has so far.
         makes_again: whether a replacement deletes the old resource first, because both cannot exist at the same time.
         differs: returns whether a resource needs a change although its properties stay, because what they name is
             different now.
@@ -87,10 +95,12 @@ class Kind:
     delete: Callable[[Aws, Resource], object]
     change: Callable[[Aws, Resource, Wanted], Made | None] | None = None
     fixed: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=dict)
     free: frozenset[str] | None = None
     named: str = ""
     expected: Callable[[Wanted], Properties] | None = None
     exists: Callable[[Aws, Properties], bool] = _never_exists
+    occupied: Callable[[Aws, Wanted, Properties], str | None] = _is_never_occupied
     makes_again: bool = False
     differs: Callable[[Resource], bool] = _differs_by_properties
     finish: Callable[[Resource], None] | None = None

@@ -120,6 +120,24 @@ def _put_inline(aws: Aws, wanted: Wanted) -> Made:
     return Made(wanted.name, {"Id": wanted.name}, {"PolicyName": properties["PolicyName"]})
 
 
+def _inline_is_taken(aws: Aws, wanted: Wanted, before: Properties) -> str | None:
+    """Return which principal has another inline policy of this name.
+
+    Source: AWS's notice to accounts, effective 2026-01-30: CloudFormation blocks operations on a policy of the type
+    AWS::IAM::Policy that several stacks share. Before, the last one overwrote the others.
+    """
+    policy = wanted.properties["PolicyName"]
+    own = _principals(before) if before.get("PolicyName") == policy else []
+    for word, field, name in _principals(wanted.properties):
+        place = {field: name, "PolicyName": policy}
+        if (word, field, name) not in own and aws.is_there("iam", f"get_{word}_policy", place):
+            return (
+                f"The {word} {name} already has an inline policy {policy}, which this resource would overwrite: give "
+                "one of the two another PolicyName"
+            )
+    return None
+
+
 def _change_inline(aws: Aws, resource: Resource, wanted: Wanted) -> Made:
     kept = _principals(wanted.properties)
     has_new_name = resource.properties["PolicyName"] != wanted.properties["PolicyName"]
@@ -203,6 +221,7 @@ KINDS: dict[str, Kind] = {
         lambda aws, resource: _remove_inline(aws, resource, _principals(resource.properties)),
         _change_inline,
         expected=lambda wanted: {"PolicyName": wanted.properties["PolicyName"]},
+        occupied=_inline_is_taken,
     ),
     "AWS::IAM::ManagedPolicy": Kind(
         _make_managed,

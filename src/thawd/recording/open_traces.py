@@ -1,0 +1,139 @@
+"""Remembers the traced invocations to whose spans a function may add its own.
+
+A function knows the id of its handler's span from ``_X_AMZN_TRACE_ID``. The id is random, and other functions do not
+get it, so whoever names it with its trace may add spans below it.
+
+The event loop adds invocations; another thread looks them up. Each operation on a dictionary is one step for both.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from thawd.invocation import Invocation, TracedInvocation
+
+# Invocations that are remembered after they have ended, and the bytes of their events. A subsegment may arrive late,
+# and X-Ray's SDK names the first invocation of a trace in all further ones of the same environment.
+_MOST_ENDED = 4096
+_MOST_BYTES = 16 << 20
+# In case an invocation ends without a report.
+_MOST_INVOCATIONS = 1 << 16
+_SPANS_EACH = 2000
+
+
+class FunctionInTrace:
+    """The invocations of one function that belong to one trace.
+
+    Args:
+        function: the function.
+        trace_id: the trace, 32 hexadecimal digits.
+
+    Attributes:
+        began_at: when the first one began, seconds since 1970.
+        invocations: number of invocations that are remembered.
+        values: values that were redacted in events.
+        spans_left: how many more spans are accepted.
+    """
+
+    __slots__ = (
+        "_event",
+        "_handler_id",
+        "_more",
+        "began_at",
+        "function",
+        "invocations",
+        "spans_left",
+        "trace_id",
+        "values",
+    )
+
+    def __init__(self, function: str, trace_id: str, began_at: float) -> None:
+        self.function = function
+        self.trace_id = trace_id
+        self.began_at = began_at
+        self.invocations = 0
+        self.values: frozenset[str] = frozenset()
+        self.spans_left = 0
+        # The events that `take_event` is to return. Nearly always there is one invocation, which needs no dictionary.
+        self._handler_id = ""
+        self._event: bytes | None = None
+        self._more: dict[str, bytes] | None = None
+
+    def add_event(self, handler_id: str, event: bytes) -> None:
+        """Keep the event of an invocation for `take_event`."""
+        if not self._handler_id:
+            self._handler_id, self._event = handler_id, event
+            return
+        if self._more is None:
+            self._more = {}
+        self._more[handler_id] = event
+
+    def remove_event(self, handler_id: str) -> None:
+        """Forget the event of an invocation."""
+        if handler_id == self._handler_id:
+            self._event = None
+        elif self._more is not None:
+            self._more.pop(handler_id, None)
+
+    def take_event(self) -> bytes | None:
+        """Return an event that was not returned yet; None: there is none. The other thread calls this."""
+        event, self._event = self._event, None
+        if event is not None or not self._more:
+            return event
+        try:
+            return self._more.popitem()[1]
+        except KeyError:  # the event loop has just removed the last one
+            return None
+
+
+class OpenTraces:
+    """The traced invocations that run, and the latest that have ended."""
+
+    def __init__(self) -> None:
+        self._by_handler: dict[str, FunctionInTrace] = {}
+        self._by_trace: dict[tuple[str, str], FunctionInTrace] = {}
+        self._ended: deque[str] = deque()
+        self._sizes: deque[int] = deque()
+        self._ended_bytes = 0
+
+    def begin(self, invocation: Invocation, traced: TracedInvocation, began_at: float) -> None:
+        """Remember an invocation that begins.
+
+        Args:
+            invocation: the invocation.
+            traced: its spans.
+            began_at: the current time, seconds since 1970.
+        """
+        key = (traced.trace_id, invocation.function)
+        found = self._by_trace.get(key)
+        if found is None:
+            found = self._by_trace[key] = FunctionInTrace(invocation.function, traced.trace_id, began_at)
+        found.invocations += 1
+        found.spans_left += _SPANS_EACH
+        found.add_event(traced.handler_id, invocation.payload)
+        self._by_handler[traced.handler_id] = found
+        if len(self._by_handler) > _MOST_INVOCATIONS:
+            self._forget(next(iter(self._by_handler)))
+
+    def ended(self, invocation: Invocation, traced: TracedInvocation) -> None:
+        """An invocation has ended. It is remembered until many others have ended."""
+        size = len(invocation.payload)
+        self._ended.append(traced.handler_id)
+        self._sizes.append(size)
+        self._ended_bytes += size
+        while len(self._ended) > _MOST_ENDED or self._ended_bytes > _MOST_BYTES:
+            self._ended_bytes -= self._sizes.popleft()
+            self._forget(self._ended.popleft())
+
+    def of_handler(self, handler_id: str) -> FunctionInTrace | None:
+        """Return the function and the trace of a handler's span; None: no such handler is remembered."""
+        return self._by_handler.get(handler_id)
+
+    def _forget(self, handler_id: str) -> None:
+        found = self._by_handler.pop(handler_id, None)
+        if found is None:
+            return
+        found.remove_event(handler_id)
+        found.invocations -= 1
+        if not found.invocations:
+            self._by_trace.pop((found.trace_id, found.function), None)

@@ -1,0 +1,93 @@
+"""Decides which invocations are traced, and gives them their place in the trace.
+
+A trace that begins elsewhere is recorded if its sender records it. Of the traces that begin here, a share is recorded.
+Whether a trace belongs to it depends only on the trace id, so that all attempts of an event, and all functions of a
+chain, are recorded together.
+"""
+
+from __future__ import annotations
+
+import time
+
+from thawd.grammar import trace_headers
+from thawd.invocation import Invocation, TracedInvocation, new_span_ids, new_trace_header
+from thawd.recording.open_traces import OpenTraces
+from thawd.recording.span_sender import SpanSender
+from thawd.recording.spans import DeliveryAttempt, span_of_accepted, span_of_delivery
+from thawd.scheduling.ended_invocations import EndedInvocation
+
+# Source: OpenTelemetry specification, "TraceIdRatioBased": the decision is a function of the trace id's last 56 bits.
+_DIGITS = 14
+_ALL = 1 << (4 * _DIGITS)
+
+
+class Tracer:
+    """Traces invocations and events.
+
+    Args:
+        sender: sends spans.
+        ratio: share of the traces that begin here that are recorded, 0-1.
+        open_traces: remembers invocations for the spans that functions add themselves; None: they add none.
+    """
+
+    def __init__(self, sender: SpanSender, *, ratio: float, open_traces: OpenTraces | None = None) -> None:
+        self._sender = sender
+        self._open = open_traces
+        self._below = int(ratio * _ALL)
+
+    def begin(self, invocation: Invocation) -> str | None:
+        """See `thawd.scheduling.ended_invocations.Tracer`."""
+        traced = invocation.traced = self._traced(invocation)
+        if traced is None:
+            return invocation.trace_id
+        if self._open is not None:
+            self._open.begin(invocation, traced, time.time())
+        return traced.header
+
+    def ended(self, ended: EndedInvocation) -> None:
+        """See `thawd.scheduling.ended_invocations.Tracer`."""
+        invocation, result = ended.invocation, ended.result
+        traced = invocation.traced
+        assert traced is not None
+        if self._open is not None:
+            self._open.ended(invocation, traced)
+        if result is not None:
+            result.trace_id = trace_headers.with_parent(traced.header, traced.trace_id, traced.span_id)
+        elif invocation.asynchronous and getattr(ended.error, "status", 0) == 429:
+            return  # the event waits in the queue, and is tried again
+        self._sender.ended(ended)
+
+    def accepting(self, invocation: Invocation) -> TracedInvocation | None:
+        """Make the span of an event that is about to be stored, and set the trace header to store with the event.
+
+        Returns:
+            The span for `accepted`; None: the event is not traced.
+        """
+        traced = self._traced(invocation)
+        if traced is not None:
+            invocation.trace_id = trace_headers.with_parent(traced.header, traced.trace_id, traced.span_id)
+        return traced
+
+    def accepted(self, invocation: Invocation, traced: TracedInvocation, began_at: float) -> None:
+        """An event was stored, for which `accepting` was called at `began_at`, seconds since 1970."""
+        self._sender.add(span_of_accepted(invocation, traced, (began_at, time.time())))
+
+    def delivered(self, attempt: DeliveryAttempt) -> None:
+        """The outcome of an event was delivered, or not."""
+        if (span := span_of_delivery(attempt)) is not None:
+            self._sender.add(span)
+
+    def _traced(self, invocation: Invocation) -> TracedInvocation | None:
+        context = trace_headers.parsed(invocation.trace_id)
+        if context is None:
+            own = trace_headers.parsed(new_trace_header())
+            assert own is not None
+            context = own
+        is_sampled = context.sampled
+        if is_sampled is None:
+            is_sampled = int(context.trace_id[-_DIGITS:], 16) < self._below
+        if not is_sampled:
+            return None
+        span_id, handler_id = new_span_ids()
+        header = trace_headers.with_parent(invocation.trace_id, context.trace_id, handler_id)
+        return TracedInvocation(context.trace_id, context.parent_id, span_id, handler_id, header)

@@ -1,0 +1,225 @@
+"""The pages under ``/_thawd/`` in a real Chromium: accessibility, phone, dark, print, keyboard alone, live refreshes.
+
+Servers have no invocation, one, a few, or a million of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from benchmarks import made_up_records
+
+from tests.integration.conftest import Project, Running, eventually
+
+playwright = pytest.importorskip("playwright.sync_api", reason="make test-window installs it")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="make test-window installs it")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+
+# The width of A4 paper without Chromium's margins, CSS pixels.
+PAPER = 718
+CUT_OFF = """
+[...document.querySelectorAll("*")].filter(each => getComputedStyle(each).overflow !== "visible" &&
+    each.checkVisibility() && (each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 1)
+).map(each => each.outerHTML.slice(0, 200))
+"""
+CODE = """
+def handler(event, context):
+    if event.get("fail"):
+        print("about to fail")
+        raise ValueError("bad pixel count")
+    return [{"label": "cat", "score": 0.9}]
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    project = Project(tmp_path_factory.mktemp("pages"))
+    project.code(CODE)
+    project.config('[functions.f]\nhandler = "app.handler"\nmaximum_retry_attempts = 0\n')
+    with project.up() as running:
+        running.invoke("f", {"fail": True})
+        for number in range(5):
+            running.invoke("f", {"n": number})
+        running.client().invoke(FunctionName="f", InvocationType="Event", Payload='{"fail": true}')
+        eventually(lambda: running.function("f")["dead"] == 1, what="a dead letter")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server whose function was never invoked."""
+    project = Project(tmp_path_factory.mktemp("untouched"))
+    project.code(CODE)
+    project.config('[functions.f]\nhandler = "app.handler"\n')
+    with project.up() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server with a million records; making them takes 20 s of processor time."""
+    project = Project(tmp_path_factory.mktemp("crowded"))
+    project.code(CODE)
+    project.config('record_days = 3650\nrecord_max_mb = 1024\n[functions.fn7]\nhandler = "app.handler"\n')
+    project.data.mkdir(mode=0o700)
+    made_up_records.fill(project.data / "records.db", 1_000_000)
+    with project.up() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def paths(page: Any, server: Running) -> list[str]:
+    """Return the address of every kind of page that there is: an invocation and a dead letter may be missing."""
+    function = next(iter(server.status()["functions"]))
+    names = ("failures", "invocations", "queue", "snapshots", "try", f"functions/{function}")
+    found = ["/_thawd/", *(f"/_thawd/window/{name}" for name in names)]
+    for name, links in (("invocations", 'tbody th a[href*="/invocations/"]'), ("queue", 'a[href*="/dead/"]')):
+        page.goto(f"{server.url}/_thawd/window/{name}")
+        if page.locator(links).count():
+            found.append(page.locator(links).first.get_attribute("href"))
+    return found
+
+
+def faults(chromium: Any, server: Running, scheme: str, width: int, media: str = "screen") -> int:
+    """Look at all pages of a server and assert that axe-core finds no violation; return how many there are."""
+    context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
+    page = context.new_page()
+    page.emulate_media(media=media)
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    visited = paths(page, server)
+    for path in visited:
+        answer = page.goto(f"{server.url}{path}")
+        assert answer.status == 200, path
+        found = axe.Axe().run(page).response
+        assert found["passes"] and not found["violations"], (path, found["violations"])
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert media == "screen" or page.evaluate(CUT_OFF) == [], path
+    assert not problems
+    context.close()
+    return len(visited)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width", "media"),
+    [
+        ("light", 1280, "screen"),
+        ("dark", 1280, "screen"),
+        ("light", 390, "screen"),
+        ("light", 2560, "screen"),
+        ("dark", PAPER, "print"),
+    ],
+)
+def test_no_page_violates_a_rule_of_axe_or_overflows_its_window(
+    server: Running, chromium: Any, scheme: str, width: int, media: str
+) -> None:
+    assert faults(chromium, server, scheme, width, media) == 9
+
+
+def test_pages_without_an_invocation_and_with_the_first_one(untouched: Running, chromium: Any) -> None:
+    for width, media in ((390, "screen"), (PAPER, "print")):
+        assert faults(chromium, untouched, "light", width, media) == 7
+    untouched.invoke("f", {"n": 1})
+    assert faults(chromium, untouched, "light", 1280) == 8
+
+
+def test_pages_with_a_million_invocations(crowded: Running, chromium: Any) -> None:
+    for scheme, width, media in (("light", 1280, "screen"), ("dark", 390, "screen"), ("light", PAPER, "print")):
+        assert faults(chromium, crowded, scheme, width, media) == 8
+
+
+def test_of_a_million_invocations_a_failure_and_the_older_ones_are_reached_by_keyboard(
+    crowded: Running, chromium: Any
+) -> None:
+    page = chromium.new_page()
+    page.goto(f"{crowded.url}/_thawd/")
+    follow(page, "All failures")
+    assert page.locator("tbody tr").count() == 100  # 50 kinds, 50 failures
+    follow(page, "Error4")
+    newest = page.locator("table").last.locator("tbody th a").first.text_content().strip()
+    follow(page, "Older")
+    oldest = page.locator("table").last.locator("tbody th a").first.text_content().strip()
+    assert page.locator("tbody tr").count() == 50 and int(oldest, 16) < int(newest, 16)
+    follow(page, oldest)
+    assert "something went wrong with item" in page.locator("main").text_content()
+    page.goto(f"{crowded.url}/_thawd/window/invocations?text=nowhere")
+    assert "The search stopped after 10,000 records" in page.locator("main").text_content()
+    page.close()
+
+
+def test_paper_is_white_and_has_no_forms(server: Running, chromium: Any) -> None:
+    page = chromium.new_page(color_scheme="dark")
+    for path in paths(page, server):
+        page.emulate_media(media="print")
+        page.goto(f"{server.url}{path}")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        shown = page.locator("header, form").evaluate_all("all => all.filter(each => each.checkVisibility()).length")
+        assert shown == 0, path
+    page.close()
+
+
+def follow(page: Any, text: str) -> None:
+    """Press the tabulator key until something with this text has the focus, then the enter key."""
+    for _ in range(150):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent.trim()") == text:
+            assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", text
+            with page.expect_navigation():
+                page.keyboard.press("Enter")
+            return
+    raise AssertionError(f"no focus reaches {text!r}")
+
+
+def test_by_keyboard_alone_a_failure_is_found_and_its_event_is_sent_again(server: Running, chromium: Any) -> None:
+    page = chromium.new_page()
+    page.goto(f"{server.url}/_thawd/")
+
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    follow(page, "Failures")
+    follow(page, "ValueError")
+    href = page.locator("table").last.locator("tbody th a").first.text_content()
+    follow(page, href.strip())
+    assert "bad pixel count" in page.locator("main").text_content()
+    before = page.url
+    follow(page, "Replay")
+    assert page.url != before and "bad pixel count" in page.locator("main").text_content()
+    page.close()
+
+
+def test_pages_that_nobody_sees_hold_no_connection(server: Running, chromium: Any) -> None:
+    context = chromium.new_context()
+    for _ in range(8):  # a browser has six connections to a server
+        page = context.new_page()
+        page.goto(f"{server.url}/_thawd/", timeout=20_000)
+        page.evaluate(
+            "Object.defineProperty(document, 'hidden', { value: true });"
+            "document.dispatchEvent(new Event('visibilitychange'))"
+        )
+    context.close()
+
+
+def test_an_open_page_refreshes_itself_unless_it_is_in_use(server: Running, chromium: Any) -> None:
+    page = chromium.new_page()
+    page.goto(f"{server.url}/_thawd/window/invocations")
+    rows = page.locator("tbody tr").count()
+    server.invoke("f", {"n": 1})
+    playwright.expect(page.locator("tbody tr")).to_have_count(rows + 1, timeout=30_000)
+    page.locator('input[name="text"]').fill("typing")
+    server.invoke("f", {"n": 2})
+    page.wait_for_timeout(2500)
+    assert page.locator('input[name="text"]').input_value() == "typing"
+    page.close()
