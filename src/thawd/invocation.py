@@ -187,6 +187,7 @@ class Result:
         log_stream: name of the environment's log stream; empty: unknown.
         is_recorded: whether the invocation was reported to be recorded.
         trace_id: trace header whose parent is the invocation's span; None: the invocation was not traced.
+        logged: type and message of the last exception that the invocation has logged as an error; None: there is none.
     """
 
     payload: bytes
@@ -203,3 +204,4 @@ class Result:
     log_stream: str = ""
     is_recorded: bool = False
     trace_id: str | None = None
+    logged: tuple[str, str] | None = None

@@ -36,11 +36,16 @@ def handler(event, context):
 """
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def a_project(tmp_path_factory: pytest.TempPathFactory, config: str) -> Project:
     project = Project(tmp_path_factory.mktemp("pages"))
     project.code(CODE)
-    project.config('[functions.f]\nhandler = "app.handler"\nmaximum_retry_attempts = 0\n')
+    project.config(config)
+    return project
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    project = a_project(tmp_path_factory, '[functions.f]\nhandler = "app.handler"\nmaximum_retry_attempts = 0\n')
     with project.up() as running:
         running.invoke("f", {"fail": True})
         for number in range(5):
@@ -53,19 +58,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server whose function was never invoked."""
-    project = Project(tmp_path_factory.mktemp("untouched"))
-    project.code(CODE)
-    project.config('[functions.f]\nhandler = "app.handler"\n')
-    with project.up() as running:
+    with a_project(tmp_path_factory, '[functions.f]\nhandler = "app.handler"\n').up() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with a million records; making them takes 20 s of processor time."""
-    project = Project(tmp_path_factory.mktemp("crowded"))
-    project.code(CODE)
-    project.config('record_days = 3650\nrecord_max_mb = 1024\n[functions.fn7]\nhandler = "app.handler"\n')
+    config = 'record_days = 3650\nrecord_max_mb = 1024\n[functions.fn7]\nhandler = "app.handler"\n'
+    project = a_project(tmp_path_factory, config)
     project.data.mkdir(mode=0o700)
     made_up_records.fill(project.data / "records.db", 1_000_000)
     with project.up() as running:

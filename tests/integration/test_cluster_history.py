@@ -134,7 +134,7 @@ def test_no_failure_loses_an_event_runs_a_request_twice_or_exceeds_a_limit(tmp_p
                     other.pause()
                     one.start()
                     third.cut()
-                    if len(history.accepted) >= EVENTS:
+                    if len(history.accepted) >= EVENTS and history.most_at_once() >= LIMIT:  # else it was not tested
                         break
             finally:
                 is_over.set()
@@ -152,5 +152,4 @@ def test_no_failure_loses_an_event_runs_a_request_twice_or_exceeds_a_limit(tmp_p
             print(dict(history.answers), "rows", len(rows()))
             assert not dead()
             assert not history.mistakes(rows(), limit=LIMIT)
-            assert history.most_at_once() == LIMIT  # the limit was reached, so it was tested
             assert len(history.answered) > EVENTS / 4

@@ -41,13 +41,17 @@ class Traced(NamedTuple):
     running: Running
     collector: Collector
 
-    def spans(self, trace_id: str, count: int) -> list[Received]:
-        """Wait for a number of spans of a trace, and return them."""
+    def spans(self, trace_id: str, count: int, *names: str) -> list[Received]:
+        """Wait for a number of spans of a trace, and for spans of these names, and return the trace's spans."""
 
         def found() -> list[Received]:
             return [span for span in self.collector.spans() if span.trace_id == trace_id]
 
-        eventually(lambda: len(found()) >= count, what=f"{count} spans")
+        def has_all() -> bool:
+            spans = found()
+            return len(spans) >= count and {span.name for span in spans}.issuperset(names)
+
+        eventually(has_all, what=f"{count} spans, among them {names}")
         return found()
 
     def request(self, path: str, body: bytes | None, *, method: str = "POST", **headers: str) -> tuple[int, Any]:
@@ -101,7 +105,7 @@ def test_an_upload_its_handler_and_the_function_that_it_invokes_are_one_trace(tr
     body = json.dumps({"url": traced.running.url, "token": "canary-4"}).encode()
 
     status, _ = traced.request("/uploads/a", body, method="PUT", traceparent=f"00-{TRACE}-{PARENT}-01")
-    spans = traced.spans(TRACE, 12)
+    spans = traced.spans(TRACE, 12, "up", "next", "send next", "deliver table")
 
     assert status == 200
     [up] = [span for span in spans if span.name == "up"]

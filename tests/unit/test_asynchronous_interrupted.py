@@ -16,6 +16,18 @@ from thawd.queue.suspects import Suspects
 pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("quick")]
 
 
+async def begin_and_die(folder: Path) -> None:
+    """Begin the event of the queue in `folder`, accepted first if there is none, and end as a killed server does."""
+    post = Post(folder, marks=True)
+    await post.queue.recover()
+    if not (await post.queue.depth()):
+        await post.accept()
+    for event in await post.queue.lease("f", limit=1):
+        post.queue.begins(event)
+    post.state.close()
+    post.tables.close()
+
+
 def test_after_stop_no_event_is_begun_and_those_under_way_end(tmp_path: Path) -> None:
     async def work() -> None:
         async with Post(tmp_path) as post:
@@ -45,16 +57,6 @@ def test_what_was_under_way_when_the_invoker_was_stopped_runs_again_with_the_sam
 
 
 def test_an_event_that_kills_the_server_again_and_again_is_given_up(tmp_path: Path) -> None:
-    async def dies() -> None:
-        post = Post(tmp_path, marks=True)
-        await post.queue.recover()
-        if not (await post.queue.depth()):
-            await post.accept()
-        for event in await post.queue.lease("f", limit=1):
-            post.queue.begins(event)
-        post.state.close()
-        post.tables.close()
-
     async def after() -> None:
         async with Post(tmp_path, marks=True) as post:
             await post.settled(dead=1)
@@ -64,7 +66,7 @@ def test_an_event_that_kills_the_server_again_and_again_is_given_up(tmp_path: Pa
             assert not post.dispatcher.got
 
     for _ in range(10):
-        claim(dies)
+        claim(lambda: begin_and_die(tmp_path))
     claim(after)
 
 
@@ -89,7 +91,7 @@ def test_events_that_ran_when_the_server_died_thrice_run_one_at_a_time(tmp_path:
             assert post.dispatcher.most <= 2
 
     for _ in range(3):
-        claim(dies)
+        claim(lambda: begin_and_die(tmp_path))
     claim(after)
 
 
@@ -120,14 +122,6 @@ class Noted:
 def test_the_copy_of_an_interrupted_event_says_that_it_runs_before_it_runs_and_until_it_has_ended(
     tmp_path: Path,
 ) -> None:
-    async def dies() -> None:
-        post = Post(tmp_path, marks=True)
-        await post.accept()
-        for event in await post.queue.lease("f", limit=1):
-            post.queue.begins(event)
-        post.state.close()
-        post.tables.close()
-
     async def after() -> None:
         post = Post(tmp_path, marks=True)
         copies: Any = Noted(post)
@@ -137,5 +131,5 @@ def test_the_copy_of_an_interrupted_event_says_that_it_runs_before_it_runs_and_u
             await until(lambda: len(copies.notes) == 2)
         assert copies.notes == [([], True), (["id-1"], False)]
 
-    claim(dies)
+    claim(lambda: begin_and_die(tmp_path))
     claim(after)

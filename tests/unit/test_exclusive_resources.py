@@ -71,12 +71,13 @@ def test_a_machine_without_ipv6_is_answered_with_advice_about_the_host(monkeypat
     assert "server.host" in refusal("::1", 7070)
 
 
+@pytest.mark.parametrize("holder", ["a process that has ended", "this process's id, as in a container"])
 def test_a_lock_that_a_killed_server_left_to_a_process_it_was_starting_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: str
 ) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    (tmp_path / "lock").write_text(str(ended.pid))
+    (tmp_path / "lock").write_text(str(ended.pid if holder == "a process that has ended" else os.getpid()))
     with (tmp_path / "lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         waits: list[float] = []

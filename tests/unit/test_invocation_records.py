@@ -21,7 +21,7 @@ from thawd.recording.minute_counts import Counter, MinuteCounts, bucket_ms
 from thawd.recording.recorder import Recorder
 from thawd.recording.records import Records
 from thawd.recording.redaction import Redactor
-from thawd.scheduling.ended_invocations import EndedInvocation, Reporting
+from thawd.scheduling.ended_invocations import EndedInvocation
 from thawd.stores.invocations import record_queries as queries
 from thawd.stores.invocations.record_file import MIN_BYTES, RecordFile
 from thawd.stores.invocations.record_queries import Filter
@@ -29,8 +29,6 @@ from thawd.stores.invocations.record_rows import CUT, Batch, BodyRow, Invocation
 from thawd.stores.invocations.record_rows import REDACTED as REPLACED
 from thawd.streaming import HTTP_RESPONSE, SEPARATOR
 from thawd.telemetry.metrics import FunctionMetrics
-from thawd.telemetry.sampling import Sampler
-from thawd.wire.response_stream import ResponseStream
 
 pytestmark = pytest.mark.in_memory
 
@@ -390,63 +388,6 @@ async def test_redacted_values_are_remembered_within_a_size(tmp_path: Path) -> N
     assert recorder.redacted_in(oldest.id) is None
     assert recorder.redacted_in(newest.id) == {"0199" + "x" * 60_000}
     file.close()
-
-
-def test_of_a_busy_function_a_sample_of_successes_and_all_failures_are_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now_s = [1000.0]
-    monkeypatch.setattr("thawd.scheduling.ended_invocations.time.monotonic", lambda: now_s[0])
-    seen: list[EndedInvocation] = []
-    metrics = FunctionMetrics()
-    reporting = Reporting(seen.append, per_s=10)
-    for n in range(10_000):
-        now_s[0] += 0.001
-        result = Result(b"{}", function_error="Unhandled" if n % 1000 == 999 else None)
-        reporting.ended(metrics, Invocation("f", b"", 0.0), result, (now_s[0] - 0.001, now_s[0]))
-    failures = [each for each in seen if each.result is not None and each.result.function_error]
-    assert len(failures) == 10
-    assert 100 <= len(seen) - 10 <= 130
-    assert sum(each.stands_for for each in seen) + (metrics.sampler or Sampler(1)).skipped == 10_000
-
-
-def test_refused_requests_are_sampled_and_a_record_says_for_how_many_it_stands(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now_s = [1000.0]
-    monkeypatch.setattr("thawd.scheduling.ended_invocations.time.monotonic", lambda: now_s[0])
-    seen: list[EndedInvocation] = []
-    metrics = FunctionMetrics()
-    reporting = Reporting(seen.append, per_s=10)
-    throttled = TooManyRequestsException("Rate Exceeded.", reason="x")
-    for _ in range(5000):
-        now_s[0] += 0.001
-        reporting.refused(metrics, Invocation("f", b"", 0.0), throttled, now_s[0])
-    assert {each.outcome for each in seen} == {"refused"} and 50 <= len(seen) <= 80
-    assert sum(each.stands_for for each in seen) + (metrics.refusals or Sampler(1)).skipped == 5000
-
-
-def test_of_a_busy_function_all_answers_with_a_servers_error_are_reported() -> None:
-    seen: list[EndedInvocation] = []
-    metrics = FunctionMetrics()
-    reporting = Reporting(seen.append, per_s=1)
-    now_s = time.monotonic() - 1000  # before the next success is recorded
-
-    def add(result: Result, *parts: bytes) -> None:
-        invocation = Invocation("f", b"", 0.0)
-        if parts:
-            invocation.stream = ResponseStream()
-            for part in parts:
-                invocation.stream.put(HTTP_RESPONSE, part)
-        reporting.ended(metrics, invocation, result, (now_s, now_s))
-
-    add(Result(b"{}"))
-    add(Result(b'{"statusCode": 404}'))
-    assert not seen
-    add(Result(b'{"headers": {}, "statusCode": "503"}'))
-    add(Result(b'{"statusCode": 500}' + SEPARATOR + b"body", content_type=HTTP_RESPONSE))
-    add(Result(b"", content_type=HTTP_RESPONSE), b'{"statusCode": 500}' + SEPARATOR, b"body")
-    assert len(seen) == 3
 
 
 async def test_of_an_applications_answer_prelude_and_body_are_recorded_without_secrets(tmp_path: Path) -> None:

@@ -195,6 +195,15 @@ def test_a_long_traceback_is_printed_in_pieces_that_a_pipe_takes_at_once() -> No
     assert len("\n".join(texts).splitlines()) == 102
 
 
+async def _printed(ended: EndedInvocation, log: Path) -> list[str]:
+    """Return what is written for an invocation of a function that logs to the file `log`."""
+    texts: list[str] = []
+    lines = RequestLines(lambda function: None, lambda function: log, write=texts.append)
+    lines.add(ended)
+    lines.flush()
+    return texts
+
+
 @pytest.mark.parametrize("is_json", [False, True])
 def test_an_answer_of_status_500_is_followed_by_what_its_invocation_logged(tmp_path: Path, is_json: bool) -> None:
     def start(request_id: str) -> str:
@@ -218,14 +227,7 @@ def test_an_answer_of_status_500_is_followed_by_what_its_invocation_logged(tmp_p
     log = tmp_path / "f.log"
     log.write_text("".join(f"2026-11-20T10:00:00.000Z\t{stream}\t{message}\n" for stream, message in logged))
 
-    async def work() -> list[str]:
-        texts: list[str] = []
-        lines = RequestLines(lambda function: None, lambda function: log, write=texts.append)
-        lines.add(ended)
-        lines.flush()
-        return texts
-
-    (text,) = asyncio.run(work())
+    (text,) = asyncio.run(_printed(ended, log))
     _, error, *frames, first, second = text.splitlines()
     assert (error, first, second) == ("  [ERROR] ValueError: bad pixel", "  first", "  second")
     assert frames == [f"    frame {number}" for number in range(22, 60)]
@@ -237,14 +239,7 @@ def test_an_answer_whose_lines_are_not_written_yet_is_not_followed_by_those_of_o
     messages = ("START RequestId: other ", "of another one", "REPORT RequestId: other ")
     log.write_text("".join(f"2026-11-20T10:00:00.000Z\ts\t{message}\n" for message in messages))
 
-    async def work() -> list[str]:
-        texts: list[str] = []
-        lines = RequestLines(lambda function: None, lambda function: log, write=texts.append)
-        lines.add(ended)
-        lines.flush()
-        return texts
-
-    (text,) = asyncio.run(work())
+    (text,) = asyncio.run(_printed(ended, log))
     assert [_without_time(line) for line in text.splitlines()] == ["f GET /d 500 5 ms"]
 
 

@@ -15,6 +15,9 @@ from thawd.wire.response_stream import CONTENT_TYPE
 TIMED_OUT = "Sandbox.Timedout"
 
 
+_Short = Annotated[str, msgspec.Meta(max_length=1000)]
+
+
 class ResultHead(msgspec.Struct):
     """The head of a RESULT frame.
 
@@ -25,6 +28,7 @@ class ResultHead(msgspec.Struct):
         item: the item's number in its batch.
         number: the invocation's number, if several run at the same time.
         type: content type of the body, which may then be any bytes; None: the body is text in UTF-8.
+        logged: type and message of the last exception that the invocation has logged as an error; None: there is none.
         error_type: AWS's name for what ended the environment during the invocation; empty in frames of a process.
         message: describes for people what ended the environment; empty in frames of a process.
     """
@@ -35,6 +39,7 @@ class ResultHead(msgspec.Struct):
     item: int = 0
     number: Annotated[int, msgspec.Meta(ge=0)] = 0
     type: Annotated[str, msgspec.Meta(pattern=CONTENT_TYPE)] | None = None
+    logged: tuple[_Short, _Short] | None = None
     error_type: ClassVar[str] = ""
     message: ClassVar[str] = ""
 

@@ -67,6 +67,7 @@ def result_of(
         batch_size=size,
         hooks_ms=environment.hooks_ms,
         log_stream=environment.stream.name,
+        logged=head.logged,
     )
     if tails is None:
         try:

@@ -149,7 +149,10 @@ def ending_of(ended: EndedInvocation, *, is_http: bool) -> Ending:
         return Ending(failed_status, True, document.errorType, document.errorMessage or "")
     head = http_head(ended.invocation, result)
     status = answered or (_status_of(head) if is_http or head.startswith(b'{"statusCode"') else 200)
-    return Ending(status, status >= 500, f"HTTP {status}" if status >= 500 else "", "")
+    if status < 500:
+        return Ending(status, False, "", "")
+    # A web framework has handled the exception, or the handler itself.
+    return Ending(status, True, *(result.logged or (f"HTTP {status}", "")))
 
 
 def _message(error: ThawdError) -> str:

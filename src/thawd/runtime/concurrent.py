@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from thawd.runtime import coroutines, invoking, logs, process
+from thawd.runtime import coroutines, faults, invoking, logs, process
 from thawd.runtime.channel import Channel
 from thawd.runtime.context import context_of
 from thawd.runtime.faults import Fault
@@ -205,6 +205,9 @@ class _Server:
         head.update(failed=failed, number=number)
         if content_type is not None and not failed:
             head["type"] = content_type
+        logged = faults.logged.pop(request.head["id"], None)
+        if logged is not None:
+            head["logged"] = logged
         try:
             self._channel.send(frames.RESULT, head, body)
         except (BrokenPipeError, ConnectionResetError):

@@ -19,6 +19,9 @@ _SHORT_DOCUMENTS = {TOO_LARGE: "%s", EXITED: "Error: %s"}
 _LONGEST_MESSAGE = 256 * 1024  # CloudWatch's limit for one log event was 256 KiB until 2025
 # Whether failures are written to the log as JSON; `logs.configure` sets it.
 as_json = False
+# The last exception that each running invocation has logged: type and message, by request id.
+logged: Dict[str, List[str]] = {}
+_MOST_LOGGED = 1000  # some are never taken, because their invocations were given up
 
 
 class Fault(Exception):
@@ -125,6 +128,21 @@ def _is_users(filename: str) -> bool:
     if filename.startswith("<frozen importlib"):
         return False
     return not filename.startswith(_OWN_FOLDER) and filename != sys.modules["importlib"].__file__
+
+
+def note_logged(request_id: str, error: BaseException) -> None:
+    """Remember an exception that the log contains, in case the invocation answers with a server's error.
+
+    Web frameworks handle exceptions themselves: they log them, and answer with status 500.
+    """
+    if len(logged) >= _MOST_LOGGED:
+        logged.clear()
+    if isinstance(error, Fault):
+        name, message = error.error_type, error.message
+    else:
+        name, message = type(error).__name__, _message(error)
+    # The platform takes valid UTF-8 only.
+    logged[request_id] = [text.encode("utf-8", "replace").decode() for text in (name[:200], message[:1000])]
 
 
 def write_log(text: str) -> None:

@@ -39,6 +39,8 @@ find_request_id = _of_the_only_invocation
 class _RequestId(logging.Filter):
     def filter(self, record: Any) -> bool:
         record.aws_request_id = find_request_id()
+        if record.exc_info and record.levelno >= logging.ERROR and record.exc_info[1] is not None:
+            faults.note_logged(record.aws_request_id, record.exc_info[1])
         return True
 
 

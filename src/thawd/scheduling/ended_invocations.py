@@ -60,7 +60,11 @@ def http_head(invocation: Invocation, result: Result) -> bytes:
         return stream.prelude
     if result.content_type is None:
         return result.payload
-    return result.payload.partition(SEPARATOR)[0] if result.content_type == HTTP_RESPONSE else b""
+    if result.content_type != HTTP_RESPONSE:
+        return b""
+    # The body after the separator may be large: it is not copied.
+    end = result.payload.find(SEPARATOR)
+    return result.payload if end < 0 else result.payload[:end]
 
 
 def _is_server_error(invocation: Invocation, result: Result) -> bool:

@@ -156,7 +156,8 @@ def _lock(file: IO[str], doing: str, *, briefly: bool = False) -> None:
 
     If the process that has the lock is killed while it starts a child, the child keeps the lock for a moment, until it
     executes its program. So if the process with the lock does not run any more, or has it briefly, this function tries
-    again for `_LEFT_OVER_S` seconds to take the lock.
+    again for `_LEFT_OVER_S` seconds to take the lock. In a container, the killed server often had the id that this
+    process has now.
 
     Args:
         file: the file.
@@ -173,7 +174,8 @@ def _lock(file: IO[str], doing: str, *, briefly: bool = False) -> None:
         except OSError:
             file.seek(0)
             holder, _, how = file.read().strip().partition(" ")
-            if time.monotonic() > last_s or (how != _BRIEFLY and holder.isdecimal() and _runs(int(holder))):
+            runs = holder.isdecimal() and int(holder) != os.getpid() and _runs(int(holder))
+            if time.monotonic() > last_s or (how != _BRIEFLY and runs):
                 raise StartError(f"another thawd (process {holder or 'unknown'}) {doing}") from None
             time.sleep(_LOCK_RETRY_S)
         else:

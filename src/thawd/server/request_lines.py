@@ -264,6 +264,8 @@ def _reason(ended: EndedInvocation, error: _Error) -> str:
         if isinstance(ended.error, ThawdError):
             return ended.error.message
         return "the client has gone" if isinstance(ended.error, asyncio.CancelledError) else repr(ended.error)
+    if not error.errorType and ended.result is not None and ended.outcome == "failed" and ended.result.logged:
+        return ": ".join(filter(None, ended.result.logged))
     message = str(error.errorMessage)
     return f"{error.errorType}: {message}" if error.errorType and message else error.errorType or ""
 

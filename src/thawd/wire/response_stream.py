@@ -12,17 +12,14 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
+from thawd.streaming import HTTP_RESPONSE, SEPARATOR
+
 # Source: Lambda developer guide, "Response streaming for Lambda functions": 200 MB at most.
 MAX_STREAMED_BYTES = 200 << 20
 HIGH_BYTES = 256 << 10
 CONTENT_TYPE = r"^[ -~]{1,256}\Z"
 """Pattern for a content type. It is strict because the content type is sent as a header."""
 
-
-# An answer of this type begins with a prelude: JSON with status and headers, which eight NUL bytes end.
-# Source: Lambda developer guide, "Response streaming for Lambda functions".
-_WITH_PRELUDE = "application/vnd.awslambda.http-integration-response"
-_PRELUDE_END = b"\0" * 8
 _LONGEST_PRELUDE = 256 << 10
 
 
@@ -91,7 +88,7 @@ class ResponseStream:
                 raise ValueError("the content type must be 1 to 256 printable ASCII characters")
             self._begun = True
             self.content_type = content_type
-            self._head = bytearray() if content_type == _WITH_PRELUDE else None
+            self._head = bytearray() if content_type == HTTP_RESPONSE else None
             if self.on_begin is not None:
                 self.on_begin()
         self.total_bytes += len(data)
@@ -107,9 +104,9 @@ class ResponseStream:
         return True
 
     def _read_prelude(self, head: bytearray, data: bytes) -> None:
-        searched = max(0, len(head) - len(_PRELUDE_END))
+        searched = max(0, len(head) - len(SEPARATOR))
         head += data
-        end = head.find(_PRELUDE_END, searched)
+        end = head.find(SEPARATOR, searched)
         if end >= 0:
             self.prelude = bytes(head[:end])
         if end >= 0 or len(head) > _LONGEST_PRELUDE:

@@ -87,3 +87,4 @@ def report_exception(error: BaseException, context: Any) -> None:
 
     request_id = getattr(context, "aws_request_id", "")
     invoking.write_failure(faults.report(error, request_id), error)
+    faults.note_logged(request_id, error)
