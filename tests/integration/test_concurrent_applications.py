@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,9 @@ def test_a_request_that_fails_fails_alone(served: Served) -> None:
         return "RuntimeError: no such pixel" in served.running.project.command("logs", "app").stdout
 
     eventually(is_logged, what="the traceback in the log")  # the log is written a moment later
+    with urllib.request.urlopen(f"{served.running.url}/_thawd/invocations?function=app&text=GET+/fails/early") as found:
+        records = json.load(found)["invocations"]
+    assert [(each["error_type"], each["error"]) for each in records] == [("RuntimeError", "no such pixel")]
 
 
 def test_an_invocation_without_a_stream_gets_a_document(served: Served) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -319,8 +320,8 @@ def test_an_exception_is_answered_with_500_and_logged(running: Running, path: st
     name = "flask" if "flask" in path else "web"
     log = running.project.data / "logs" / f"{name}.log"
     eventually(lambda: "bad pixel count" in log.read_text(), what="the traceback")
-    running.until_said(f"{name} GET {path} 500 ")
-    running.until_said("ValueError: bad pixel count")
+    line = re.compile(rf"\S+ {name} GET {path} 500 .* ms\)? ValueError: bad pixel count")
+    eventually(lambda: any(map(line.fullmatch, running.output)), what="a line with the exception")
 
 
 @pytest.mark.parametrize("prefix", ["", f"/_urls/{url_id('web')}"])
@@ -344,6 +345,8 @@ def test_the_status_that_the_client_got_is_recorded(
     _, _, body = request(running, "GET", query)
     record = json.loads(body)["invocations"][0]
     assert (record["status"], record["source"]) == (status, f"GET {path}")
+    error = ("ValueError", "bad pixel count") if status == 500 else ("", "")
+    assert (record["error_type"], record["error"]) == error
 
 
 def test_flask_streams(running: Running) -> None:

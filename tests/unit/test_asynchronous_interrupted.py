@@ -16,16 +16,21 @@ from thawd.queue.suspects import Suspects
 pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("quick")]
 
 
-async def begin_and_die(folder: Path) -> None:
-    """Begin the event of the queue in `folder`, accepted first if there is none, and end as a killed server does."""
-    post = Post(folder, marks=True)
-    await post.queue.recover()
-    if not (await post.queue.depth()):
-        await post.accept()
-    for event in await post.queue.lease("f", limit=1):
-        post.queue.begins(event)
-    post.state.close()
-    post.tables.close()
+def begin_and_die(folder: Path, *, events: int = 1) -> None:
+    """Begin the events of the queue in `folder`, accepted first if there are none, and end as a killed server does."""
+
+    async def work() -> None:
+        post = Post(folder, marks=True)
+        await post.queue.recover()
+        if not (await post.queue.depth()):
+            for number in range(events):
+                await post.accept(request_id=f"id-{number}")
+        for event in await post.queue.lease("f", limit=events):
+            post.queue.begins(event)
+        post.state.close()
+        post.tables.close()
+
+    claim(work)
 
 
 def test_after_stop_no_event_is_begun_and_those_under_way_end(tmp_path: Path) -> None:
@@ -66,22 +71,11 @@ def test_an_event_that_kills_the_server_again_and_again_is_given_up(tmp_path: Pa
             assert not post.dispatcher.got
 
     for _ in range(10):
-        claim(lambda: begin_and_die(tmp_path))
+        begin_and_die(tmp_path)
     claim(after)
 
 
 def test_events_that_ran_when_the_server_died_thrice_run_one_at_a_time(tmp_path: Path) -> None:
-    async def dies() -> None:
-        post = Post(tmp_path, marks=True)
-        await post.queue.recover()
-        if not (await post.queue.depth()):
-            for number in range(3):
-                await post.accept(request_id=f"id-{number}")
-        for event in await post.queue.lease("f", limit=3):
-            post.queue.begins(event)
-        post.state.close()
-        post.tables.close()
-
     async def after() -> None:
         async with Post(tmp_path, marks=True) as post:
             await post.accept(request_id="innocent")
@@ -91,7 +85,7 @@ def test_events_that_ran_when_the_server_died_thrice_run_one_at_a_time(tmp_path:
             assert post.dispatcher.most <= 2
 
     for _ in range(3):
-        claim(lambda: begin_and_die(tmp_path))
+        begin_and_die(tmp_path, events=3)
     claim(after)
 
 
@@ -129,7 +123,7 @@ def test_the_copy_of_an_interrupted_event_says_that_it_runs_before_it_runs_and_u
         async with post:
             await post.settled()
             await until(lambda: len(copies.notes) == 2)
-        assert copies.notes == [([], True), (["id-1"], False)]
+        assert copies.notes == [([], True), (["id-0"], False)]
 
-    claim(lambda: begin_and_die(tmp_path))
+    begin_and_die(tmp_path)
     claim(after)

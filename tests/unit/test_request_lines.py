@@ -195,7 +195,7 @@ def test_a_long_traceback_is_printed_in_pieces_that_a_pipe_takes_at_once() -> No
     assert len("\n".join(texts).splitlines()) == 102
 
 
-async def _printed(ended: EndedInvocation, log: Path) -> list[str]:
+async def _printed_with_log(ended: EndedInvocation, log: Path) -> list[str]:
     """Return what is written for an invocation of a function that logs to the file `log`."""
     texts: list[str] = []
     lines = RequestLines(lambda function: None, lambda function: log, write=texts.append)
@@ -227,7 +227,7 @@ def test_an_answer_of_status_500_is_followed_by_what_its_invocation_logged(tmp_p
     log = tmp_path / "f.log"
     log.write_text("".join(f"2026-11-20T10:00:00.000Z\t{stream}\t{message}\n" for stream, message in logged))
 
-    (text,) = asyncio.run(_printed(ended, log))
+    (text,) = asyncio.run(_printed_with_log(ended, log))
     _, error, *frames, first, second = text.splitlines()
     assert (error, first, second) == ("  [ERROR] ValueError: bad pixel", "  first", "  second")
     assert frames == [f"    frame {number}" for number in range(22, 60)]
@@ -239,7 +239,7 @@ def test_an_answer_whose_lines_are_not_written_yet_is_not_followed_by_those_of_o
     messages = ("START RequestId: other ", "of another one", "REPORT RequestId: other ")
     log.write_text("".join(f"2026-11-20T10:00:00.000Z\ts\t{message}\n" for message in messages))
 
-    (text,) = asyncio.run(_printed(ended, log))
+    (text,) = asyncio.run(_printed_with_log(ended, log))
     assert [_without_time(line) for line in text.splitlines()] == ["f GET /d 500 5 ms"]
 
 

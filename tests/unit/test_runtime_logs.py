@@ -10,6 +10,9 @@ import textwrap
 from pathlib import Path
 
 import thawd
+from tests.unit.runtime_process import ready, running
+from thawd.environments.result_frames import decode_head
+from thawd.wire import frames
 
 SOURCE = str(Path(thawd.__file__).parents[1])
 
@@ -86,3 +89,32 @@ def test_no_value_is_too_odd_for_a_line() -> None:
 def test_text_loads_none_of_what_json_needs() -> None:
     code = "import sys\nfrom thawd.runtime import logs\nlogs.install()\nprint('thawd.runtime.json_logs' in sys.modules)"
     assert run(code) == ["False"]
+
+
+LOGS_EXCEPTIONS = """
+    import logging
+    def handler(event, context):
+        for message in event:
+            try:
+                raise ValueError(message)
+            except ValueError as error:
+                logging.warning("not as an error", exc_info=True)
+                if message != "warned":
+                    logging.getLogger("web").exception("request failed")
+        return {"statusCode": 500}
+"""
+
+
+def test_the_last_exception_that_an_invocation_has_logged_as_an_error_is_reported_with_its_answer(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, LOGS_EXCEPTIONS) as process:
+        ready(process)
+        seen = []
+        for number, messages in enumerate((["first", "last"], ["warned"], [], ["\ud800"], ["long" * 1000])):
+            head = {"id": f"rid-{number}", "arn": "arn:f", "left_ms": 3000}
+            process.control.sendall(frames.encode(frames.INVOKE, head, json.dumps(messages).encode()))
+            frame = process.receive()
+            assert frame is not None and json.loads(frame.body) == {"statusCode": 500}
+            seen.append(decode_head(json.dumps(frame.head)).logged)
+    assert seen == [("ValueError", "last"), None, None, ("ValueError", "?"), ("ValueError", "long" * 250)]
