@@ -188,6 +188,9 @@ class Result:
         is_recorded: whether the invocation was reported to be recorded.
         trace_id: trace header whose parent is the invocation's span; None: the invocation was not traced.
         logged: type and message of the last exception that the invocation has logged as an error; None: there is none.
+        memory_mb: memory limit of the environment, MiB; 0: unknown.
+        peak_mib: peak memory of the environment, MiB; 0: unknown.
+        is_restored: whether `init_ms` is the time of a restore, which Lambda bills otherwise than an init phase.
     """
 
     payload: bytes
@@ -205,3 +208,6 @@ class Result:
     is_recorded: bool = False
     trace_id: str | None = None
     logged: tuple[str, str] | None = None
+    memory_mb: int = 0
+    peak_mib: int = 0
+    is_restored: bool = False

@@ -85,3 +85,29 @@ def test_the_process_environment_is_the_default(tmp_path: Path, monkeypatch: pyt
 
     assert config.load(tmp_path / "thawd.toml").server.port == 4711
     assert config.process_environment()["THAWD_PORT"] == "4711"
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "wanted"),
+    [
+        ("[server]\nlog_format = 'json'\nmistake = 1\n", {}, "json"),
+        ("[server]\nlog_format = 'xml'\n", {}, "text"),
+        ("[server]\nlog_format = 'json'\n", {"THAWD_LOG_FORMAT": "journald"}, "journald"),
+        ("[server\n", {}, "text"),
+        ("server = 1\n", {}, "text"),
+        (None, {"THAWD_LOG_FORMAT": "json"}, "json"),
+    ],
+)
+def test_the_log_format_is_known_before_mistakes_are_printed(
+    tmp_path: Path, text: str | None, environ: dict[str, str], wanted: str
+) -> None:
+    path = tmp_path / "thawd.toml"
+    if text is not None:
+        path.write_text(text)
+    assert config.log_format_of(path, environ=environ) == wanted
+
+
+def test_the_log_format_is_text_json_or_journald(tmp_path: Path) -> None:
+    assert load(tmp_path, HELLO).server.log_format == "text"
+    problem = only_mistake(tmp_path, "[server]\nlog_format = 'xml'\n" + HELLO)
+    assert (problem.key, problem.allowed) == ("server.log_format", '"text" or "json" or "journald"')

@@ -18,6 +18,7 @@ from tests.unit.execution_fakes import until
 from thawd.errors import TooManyRequestsException
 from thawd.invocation import Invocation, Result, StartKind
 from thawd.recording.record_making import ending_of
+from thawd.recording.redaction import Redactor
 from thawd.scheduling.ended_invocations import EndedInvocation
 from thawd.server import request_lines
 from thawd.server.request_lines import RequestLines
@@ -294,3 +295,98 @@ def test_other_work_goes_on_between_two_invocations_that_are_printed() -> None:
         return order
 
     assert asyncio.run(work()) == ["a line", "other work", "a line", "a line"]
+
+
+def _records(monkeypatch: pytest.MonkeyPatch, *ended: EndedInvocation) -> list[dict[str, Any]]:
+    """Return the records of invocations, whose secrets are the values of ``password``."""
+    records: list[dict[str, Any]] = []
+
+    def write(level: str, message: str, fields: dict[str, Any], *, at_s: float | None = None) -> bool:
+        known = {name: value for name, value in fields.items() if value is not None}
+        records.append({"level": level, "message": message, "at_s": at_s, **known})
+        return True
+
+    monkeypatch.setattr(request_lines, "write_record", write)
+
+    async def work() -> None:
+        lines = RequestLines(
+            lambda function: None, lambda function: Path("/none"), redactor=Redactor(["password"]), as_records=True
+        )
+        for each in ended:
+            lines.add(each)
+        lines.flush()
+        lines.unserved("GET", "/x?password=hunter2", 404, "nothing")
+        lines.flush()
+
+    asyncio.run(work())
+    return records
+
+
+def test_a_record_has_all_that_lambdas_report_line_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = {"duration_ms": 2.5, "init_ms": 3.2, "memory_mb": 512, "peak_mib": 90, "executed_version": "3"}
+    result = Result(b"1", start_kind=StartKind.THAW, is_restored=True, **measured)  # type: ignore[arg-type]
+    ended = _ended(result=result)
+    ended.invocation.trace_id = "Root=1-65f00000-000000000000000000000001;Parent=0000000000000001;Sampled=0"
+    cold = _ended(b"{}", Result(b"1", start_kind=StartKind.COLD, **measured))  # type: ignore[arg-type]
+    first, second, unserved = _records(monkeypatch, ended, cold)
+    assert first == {
+        "level": "info",
+        "message": "f GET /d 200 5 ms (thaw 3 ms)",
+        "at_s": 0.0,
+        "event": "invocation",
+        "function": "f",
+        "version": "3",
+        "request_id": ended.invocation.request_id,
+        "trace_id": "1-65f00000-000000000000000000000001",
+        "source": "GET /d",
+        "status": 200,
+        "outcome": "succeeded",
+        "total_ms": 5.0,
+        "duration_ms": 2.5,
+        "billed_ms": 3,
+        "memory_size_mb": 512,
+        "max_memory_used_mb": 90,
+        "restore_ms": 3.2,
+        "start_kind": "thaw",
+        "stands_for": 1,
+    }
+    assert (second["source"], second["billed_ms"], second["init_ms"]) == ("Invoke", 6, 3.2)  # init is billed
+    assert "status" not in second
+    assert (unserved["event"], unserved["source"], unserved["status"]) == ("request", "GET /x?password=[redacted]", 404)
+
+
+def test_a_record_of_a_failure_has_its_traceback_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = json.dumps({"password": "hunter2", "rawPath": "/hunter2", "requestContext": {"http": {"method": "GET"}}})
+    error = {"errorType": "E", "errorMessage": "no\nhunter2 " + "x" * 5000, "stackTrace": ["  at hunter2\n", "  two\n"]}
+    ended = _ended(event.encode(), Result(json.dumps(error).encode(), function_error="Unhandled"))
+    refused = _ended(b"{}", error=TooManyRequestsException("Rate Exceeded."))
+    (failed, throttled, _) = _records(monkeypatch, ended, refused)
+    assert "hunter2" not in json.dumps(failed)
+    assert (failed["level"], failed["outcome"], failed["status"]) == ("error", "failed", 500)
+    assert (failed["error_type"], failed["error_message"][:14]) == ("E", "no [redacted] ")
+    assert len(failed["error_message"]) == 2000
+    assert failed["traceback"] == "  at [redacted]\n  two"
+    assert (throttled["outcome"], throttled["status"]) == ("refused", 429)
+    assert (throttled["error_type"], throttled["error_message"]) == ("TooManyRequestsException", "Rate Exceeded.")
+
+
+def test_lines_and_tracebacks_as_text_have_no_secret_either() -> None:
+    error = {"errorType": "E", "errorMessage": "no hunter2", "stackTrace": ["  at hunter2\n"]}
+
+    async def work() -> list[str]:
+        texts: list[str] = []
+        lines = RequestLines(
+            lambda function: None, lambda function: Path("/none"), redactor=Redactor(["password"]), write=texts.append
+        )
+        lines.add(_ended(b'{"password": "hunter2"}', Result(json.dumps(error).encode(), function_error="Unhandled")))
+        lines.flush()
+        return texts[0].splitlines()
+
+    line, trace = asyncio.run(work())
+    assert (_without_time(line), trace) == ("f failed 5 ms E: no [redacted]", "  at [redacted]")
+
+
+def test_records_that_are_left_out_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = _records(monkeypatch, *(_ended(result=Result(b"1")) for _ in range(60)))
+    assert [each["event"] for each in records[:51]] == ["invocation"] * 50 + ["skipped"]
+    assert records[50]["invocations"] == 10

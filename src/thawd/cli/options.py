@@ -42,6 +42,29 @@ quiet_option = click.option(
 )
 
 
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json", "journald"]),
+    help="What the server prints: lines for people, JSON objects, or entries of systemd's journal. Overrides "
+    "server.log_format.",
+)
+
+
+def begin_log(log_format: str | None, path: Path) -> None:
+    """Print in the form of the option ``--log-format``, or if it is not given, of the configuration.
+
+    Also mistakes in the configuration are printed in that form, if the file can be read.
+
+    Args:
+        log_format: the option; None: it was not given.
+        path: the configuration; there may be none.
+    """
+    from thawd import config
+    from thawd.telemetry import console
+
+    console.use(log_format or config.log_format_of(path, environ=config.process_environment()))
+
+
 def examples(*lines: str) -> str:
     """Return the end of a command's help text: example command lines, which click prints without wrapping them."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

@@ -19,7 +19,7 @@ import click
 from thawd.cli.debug import debug_flags
 from thawd.cli.exits import fail
 from thawd.cli.init import unused_name
-from thawd.cli.options import RUN_CONFIGURATION, examples, quiet_option
+from thawd.cli.options import RUN_CONFIGURATION, begin_log, examples, log_format_option, quiet_option
 from thawd.cli.up import up
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ _ENVIRONMENTS = (".venv", "venv", "env")
 )
 @debug_flags
 @quiet_option
+@log_format_option
 @click.pass_context
 def run(  # noqa: PLR0913, PLR0917 - an option each
     context: click.Context,
@@ -59,6 +60,7 @@ def run(  # noqa: PLR0913, PLR0917 - an option each
     debug_port: int,
     debug_wait: bool,
     quiet: bool,
+    log_format: str | None,
 ) -> None:
     """Serve what a Python file contains.
 
@@ -73,6 +75,7 @@ def run(  # noqa: PLR0913, PLR0917 - an option each
     and the data folder .thawd is there, too. `thawd run chat.app:app` imports it from the current folder, as uvicorn
     does.
     """
+    begin_log(log_format, RUN_CONFIGURATION)
     file, name = split(target)
     root, module = _place(target, file)
     for folder in dict.fromkeys((root, file.parent)):
@@ -106,6 +109,7 @@ def run(  # noqa: PLR0913, PLR0917 - an option each
             debug_port=debug_port,
             debug_wait=debug_wait,
             quiet=quiet,
+            log_format=log_format,
         )
 
 

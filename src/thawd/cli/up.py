@@ -16,7 +16,7 @@ import click
 from thawd.cli.debug import debug_options, debugging_of, terminal_restored
 from thawd.cli.exits import EXIT_FAILED, EXIT_SCARCE, fail, fail_scarce, warn
 from thawd.cli.interrupts import interruptible
-from thawd.cli.options import config_option, examples, load, project_of, quiet_option
+from thawd.cli.options import begin_log, config_option, examples, load, log_format_option, project_of, quiet_option
 from thawd.cli.output import discard_unwritable_output, sigpipe
 from thawd.cli.projects import options_of, project_options, served_project
 from thawd.errors import ScarcityError, ThawdError
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 )
 @debug_options
 @quiet_option
+@log_format_option
 @click.option("--aws-real", "real_aws", is_flag=True, help="Let functions use AWS itself, with your credentials.")
 def up(  # noqa: PLR0913, PLR0917 - an option each
     config_path: Path,
@@ -100,6 +101,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     debug_port: int,
     debug_wait: bool,
     quiet: bool,
+    log_format: str | None,
 ) -> None:
     """Serve everything in the configuration.
 
@@ -114,8 +116,10 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
         from thawd import config
         from thawd.telemetry import console
     console.be_quiet(quiet)
+    begin_log(log_format, config_path)
     environ = dict(config.process_environment())
     given = {"THAWD_HOST": host, "THAWD_PORT": None if port is None else str(port), "THAWD_USER": user}
+    given["THAWD_LOG_FORMAT"] = log_format
     environ |= {name: text for name, text in given.items() if text is not None} | _passed_address(environ)
     environ["THAWD_RUNTIMES"] = ",".join(filter(None, (environ.get("THAWD_RUNTIMES"), *runtimes)))
     if local_aws and real_aws:

@@ -10,6 +10,7 @@ Most callers need only `load`. `describe_options` provides the contents of the r
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from thawd.config.document import read_document
 from thawd.config.findings import Findings, one_of
 from thawd.config.kinds import NEWEST_PYTHON, OLDEST_PYTHON, is_loopback
 from thawd.config.options import SECTIONS, OptionDescription, describe_options
-from thawd.config.options.server import ENVIRONMENT_VARIABLES
+from thawd.config.options.server import ENVIRONMENT_VARIABLES, LOG_FORMATS
 from thawd.config.path_checks import check_places
 from thawd.config.routes import RESERVED_SEGMENTS, parse_route_key
 from thawd.config.sections import cluster, deploy, functions, http, sources, stores
@@ -29,6 +30,7 @@ from thawd.errors import ConfigurationError
 
 __all__ = [
     "ENVIRONMENT_VARIABLES",
+    "LOG_FORMATS",
     "NEWEST_PYTHON",
     "OLDEST_PYTHON",
     "RESERVED_SEGMENTS",
@@ -40,6 +42,7 @@ __all__ = [
     "describe_options",
     "is_loopback",
     "load",
+    "log_format_of",
     "parse_route_key",
     "process_environment",
     "required_environments",
@@ -63,6 +66,23 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
         ConfigurationError: the file has mistakes; ``problems`` contains all of them, in the order of the file.
     """
     return _settings(path, read_document(path), process_environment() if environ is None else environ)
+
+
+def log_format_of(path: Path, *, environ: Mapping[str, str]) -> str:
+    """Return ``server.log_format``, also of a configuration that has mistakes; ``text`` if it cannot be found out.
+
+    Args:
+        path: the file; there may be none.
+        environ: environment variables.
+    """
+    found: object = environ.get("THAWD_LOG_FORMAT")
+    if not found:
+        try:
+            server = tomllib.loads(path.read_text()).get("server")
+        except (OSError, ValueError):  # `load` reports it
+            return "text"
+        found = server.get("log_format") if isinstance(server, dict) else None
+    return found if isinstance(found, str) and found in LOG_FORMATS else "text"
 
 
 def without_file(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:

@@ -89,6 +89,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         user: a server that root starts continues as this user; None: it continues as root.
         cpu_limits: whether environments are limited to the CPU share that corresponds to their memory, if the server
             has a writable cgroup.
+        log_format: what the server prints: ``text``, ``json``: a JSON object a line, ``journald``: entries of systemd's
+            journal.
         log_max_mb: size at which a log file is rotated, MiB, 1-1,024.
         snapshots: ``auto``: thaw functions from snapshots if possible; ``all``: also functions made through the API
             that do not ask for SnapStart; ``off``: take and use no snapshots.
@@ -138,6 +140,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: bool = False
     user: str | None = None
     cpu_limits: bool = False
+    log_format: str = "text"
     log_max_mb: int = 10
     snapshots: str = "auto"
     bases: str = "off"

@@ -23,6 +23,7 @@ import msgspec
 
 from thawd.environments.version import Version
 from thawd.resources import Function
+from thawd.telemetry.console import stderr_of_children
 
 VARIABLE = "THAWD_DEBUG"
 """Environment variable with what `thawd.runtime.debugging` needs, as JSON."""
@@ -167,7 +168,11 @@ def _has_debugpy(python: Path) -> bool:
     """Return whether the interpreter can import debugpy."""
     try:
         done = subprocess.run(
-            [python, "-c", _HAS_DEBUGPY], stdin=subprocess.DEVNULL, timeout=_ANSWER_WITHIN_S, check=False
+            [python, "-c", _HAS_DEBUGPY],
+            stdin=subprocess.DEVNULL,
+            stderr=stderr_of_children(),
+            timeout=_ANSWER_WITHIN_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

@@ -68,6 +68,9 @@ def result_of(
         hooks_ms=environment.hooks_ms,
         log_stream=environment.stream.name,
         logged=head.logged,
+        memory_mb=environment.version.function.memory_mb,
+        peak_mib=outcome.memory_mib,
+        is_restored=restored,
     )
     if tails is None:
         try:

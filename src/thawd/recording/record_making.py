@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from thawd.errors import RATE_EXCEEDED, ThawdError
-from thawd.invocation import Result
+from thawd.invocation import Invocation, Result
 from thawd.recording.event_sources import UNKNOWN, source_of
 from thawd.recording.redaction import Redactor
 from thawd.scheduling.ended_invocations import EndedInvocation, http_head
@@ -70,7 +70,6 @@ def rows_of(ended: EndedInvocation, number: int, redactor: Redactor) -> tuple[In
     total_ms = (ended.ended_s - ended.asked_s) * 1000
     start_ms = 0.0 if result is None or result.init_ms is None else result.init_ms
     waited_ms = total_ms if not invocation.leased_s else (invocation.leased_s - ended.asked_s) * 1000
-    root = _ROOT.search(invocation.trace_id or "")
 
     def without_secrets(text: str) -> str:
         # What a value is must be known before the text is cut, and before line ends are replaced.
@@ -100,9 +99,15 @@ def rows_of(ended: EndedInvocation, number: int, redactor: Redactor) -> tuple[In
         answer_bytes=0 if result is None else len(result.payload),
         stands_for=ended.stands_for,
         log_stream="" if result is None else result.log_stream,
-        trace="" if root is None else root[1],
+        trace=trace_root(invocation),
     )
     return row, BodyRow(number, event, answer, event_state, answer_state), values
+
+
+def trace_root(invocation: Invocation) -> str:
+    """Return the id of the trace that an invocation belongs to, such as ``1-65f…``; empty: it is not known."""
+    root = _ROOT.search(invocation.trace_id or "")
+    return "" if root is None else root[1]
 
 
 def _kept(

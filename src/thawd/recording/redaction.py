@@ -131,8 +131,11 @@ class Redactor:
 
     def error(self, event: bytes, error: str) -> str:
         """Redact the error of an event, a document or a text: also the values that rules name in the event."""
-        values = self.values(event) if len(event) > _MOST_SEARCHED else self.body(event)[1]
-        return self.body(error.encode("utf-8", "replace"), values=values)[0].decode()
+        return self.body(error.encode("utf-8", "replace"), values=self.secrets_of(event))[0].decode()
+
+    def secrets_of(self, event: bytes) -> frozenset[str]:
+        """Return the values that rules name in an event, which must not occur in texts about the invocation either."""
+        return self.values(event) if len(event) > _MOST_SEARCHED else self.body(event)[1]
 
     def values(self, event: bytes) -> frozenset[str]:
         """Return the values that rules name in an event that is too large to be stored."""

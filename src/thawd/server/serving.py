@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ from thawd.server.web import Uvicorn, configured, quieten_uvicorn
 from thawd.sources.buckets.files import install_lease_signal_handler
 from thawd.stores.backup import RESCUED, rescue, rescued
 from thawd.system import decoded_types, threads
-from thawd.telemetry.console import complain, is_quiet, say
+from thawd.telemetry.console import complain, in_background, is_quiet, say
 
 if TYPE_CHECKING:
     from thawd.deploy.projects.stack_updates import ServedProject
@@ -247,7 +248,7 @@ class Server:
         platform = self._platform
         for line in missing_extras(platform.settings.functions.values()):
             complain(f"thawd: {line}")
-        say(f"thawd serves {platform.url}")
+        say(f"thawd serves {platform.url}", url=platform.url)
         if self._certificate is not None:
             say(f"  certificate  {self._certificate.validity.describe()}")
         self._manager.ready(platform.url)
@@ -416,7 +417,7 @@ def run(  # noqa: PLR0913 - what the command has prepared
     try:
         import uvloop
 
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with in_background(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(server.run(watch=watch, ready=ready))
             has_ended = True
     except Exception as error:
@@ -462,7 +463,11 @@ async def _guarded(work: Coroutine[None, None, None]) -> None:
     try:
         await work
     except Exception as error:
-        complain(f"thawd: something failed inside thawd: {error!r}")
+        complain(
+            f"thawd: something failed inside thawd: {error!r}",
+            level="error",
+            traceback="".join(traceback.format_exception(error)).rstrip(),
+        )
 
 
 def _give_memory_back() -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
 from thawd.resources import RemoteBucket
+from thawd.telemetry.console import stderr_of_children
 
 # About a tenth of a busy processor. With the policy SCHED_IDLE, it would not end on a machine that is always busy.
 _NICENESS = 10
@@ -52,7 +53,13 @@ def send_apart(task: Task) -> None:
         StoreError: it could not be sent; the message says why (HTTP 500).
     """
     command = [sys.executable, "-m", _MODULE]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr_of_children(),
+        start_new_session=True,
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(msgspec.json.encode(task) + b"\n")

@@ -30,6 +30,7 @@ from thawd.grammar.insights import query as insights
 from thawd.grammar.insights.tokens import QueryError
 from thawd.invocation import new_request_id
 from thawd.resources import ACCOUNT_ID
+from thawd.telemetry.console import stderr_of_children
 
 _AT_ONCE = 2
 _MOST_WAITING = 30
@@ -185,6 +186,7 @@ class Queries:
                 *("-m", "thawd.cloudwatch.logs.query_process"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
+                stderr=stderr_of_children(),
                 start_new_session=True,
             )
             try:

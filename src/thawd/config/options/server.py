@@ -23,6 +23,9 @@ _COLLECTOR = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?")
 
 REDACTED_NAME = kinds.pattern("a name of 1 to 100 characters, which may contain stars", r"(?=.*[^*_-])[^\s=]{1,100}")
 
+LOG_FORMATS = ("text", "json", "journald")
+"""What ``server.log_format`` can be."""
+
 SERVER = (
     Option("host", kinds.host(), "Address to listen on. If it is not a loopback address, a `key` is required."),
     Option("port", kinds.whole(0, 65535), "TCP port to listen on; 0: any free port."),
@@ -153,6 +156,13 @@ SERVER = (
         kinds.flag(),
         "Whether each environment is limited to the CPU share that corresponds to its memory: one CPU for 1,769 MB. "
         "This needs a writable cgroup with the cpu controller.",
+    ),
+    Option(
+        "log_format",
+        kinds.choice(*LOG_FORMATS),
+        'What the server prints. "text": lines for people; "json": a JSON object a line; "journald": entries of '
+        "systemd's journal, with fields. `thawd up --log-format` overrides it. The logs of functions have their own "
+        "option `log_format`.",
     ),
     Option("log_max_mb", kinds.whole(1, 1024), "Size at which log files are rotated, in MiB."),
     Option(
@@ -297,6 +307,7 @@ ENVIRONMENT_VARIABLES = {
     "THAWD_DATA": "data",
     "THAWD_USER": "user",
     "THAWD_SNAPSHOTS": "snapshots",
+    "THAWD_LOG_FORMAT": "log_format",
     "THAWD_ACCESS_KEYS": "access_keys",
     "THAWD_WEBHOOK_SECRET": "webhook_secret",
 }

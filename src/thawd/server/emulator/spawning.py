@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from thawd.resources import ACCOUNT_ID
+from thawd.telemetry.console import stderr_of_children
 
 _NEEDED = ("moto", "flask", "httpx")
 
@@ -42,6 +43,7 @@ class EmulatorProcess:
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr_of_children(),
             start_new_session=True,
             # moto must use the account id that thawd's ARNs contain.
             env={**environ, "MOTO_ACCOUNT_ID": ACCOUNT_ID},
