@@ -186,6 +186,13 @@ class NotMemberError(TooManyRequestsException):
     status = 503
 
 
+class MachineAwayError(ThawdError):
+    """Another machine of the cluster does not answer, or has left (HTTP 503)."""
+
+    type = "ServiceException"
+    status = 503
+
+
 class RecursiveInvocationException(ThawdError):
     """A chain of invocations has come back to the same function too often (HTTP 400)."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from benchmarks import made_up_records
 
+from tests.integration.clusters import cluster
 from tests.integration.conftest import Project, Running, eventually
 
 playwright = pytest.importorskip("playwright.sync_api", reason="make test-window installs it")
@@ -74,6 +75,17 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
+def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Running]]:
+    """Two machines of a cluster, a and b, and c, which was killed."""
+    config = '[functions.app]\nhandler = "app.handler"\n'
+    with cluster(tmp_path_factory.mktemp("cluster"), "abc", config) as running:
+        running["b"].invoke("app", {"fail": "no such flower"})
+        running["c"].process.kill()
+        eventually(lambda: not running["a"].status()["cluster"]["machines"]["c"]["alive"], what="that c is gone")
+        yield running
+
+
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -128,6 +140,31 @@ def test_no_page_violates_a_rule_of_axe_or_overflows_its_window(
     server: Running, chromium: Any, scheme: str, width: int, media: str
 ) -> None:
     assert faults(chromium, server, scheme, width, media) == 9
+
+
+def test_pages_of_a_machine_of_a_cluster(member: dict[str, Running], chromium: Any) -> None:
+    for scheme, width, media in (
+        ("light", 1280, "screen"),
+        ("dark", 1280, "screen"),
+        ("light", 390, "screen"),
+        ("light", PAPER, "print"),
+    ):
+        assert faults(chromium, member["a"], scheme, width, media) in (7, 8)  # one may have run on b
+
+
+def test_the_table_of_machines_refreshes_itself_and_leads_to_their_pages(
+    member: dict[str, Running], chromium: Any
+) -> None:
+    page = chromium.new_page()
+    page.goto(f"{member['a'].url}/_thawd/")
+    table = page.locator("table").first
+    before = table.text_content()
+    member["b"].invoke("app", {"fail": "no such flower"})
+    playwright.expect(table).not_to_have_text(before, timeout=30_000)
+    follow(page, "b")
+    assert page.url == f"{member['b'].url}/_thawd/"
+    assert "b (this machine)" in page.locator("table").first.text_content()
+    page.close()
 
 
 def test_pages_without_an_invocation_and_with_the_first_one(untouched: Running, chromium: Any) -> None:

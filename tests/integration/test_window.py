@@ -230,6 +230,11 @@ def test_no_other_site_can_press_a_button_or_read_a_page(open_server: Running, b
         assert browser.send("POST", "/_thawd/window/try", fields, **headers)[0] == 403, (fields, headers)
     assert browser.send("GET", "/_thawd/", origin="https://elsewhere.example")[0] == 403
     assert browser.send("GET", "/_thawd/", host="rebound.example")[0] == 403
+    # What another site embeds or fetches is refused, and a link there leads to the page.
+    foreign = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    for dest, status in (("document", 200), ("iframe", 403), ("object", 403), ("empty", 403)):
+        assert browser.send("GET", "/_thawd/", **foreign, **{"sec-fetch-dest": dest})[0] == status, dest
+    assert browser.send("POST", "/_thawd/window/try", form, **foreign, **{"sec-fetch-dest": "document"})[0] == 403
 
 
 def test_open_pages_are_told_of_what_is_recorded(open_server: Running, browser: Browser) -> None:
@@ -252,6 +257,9 @@ def test_with_a_key_pages_need_a_session_that_the_key_opens(project: Project) ->
         for path in (*PAGES, "/_thawd/window/live", "/_thawd/window/functions/f"):
             status, text = browser.send("GET", path)
             assert status == 401 and "Sign in" in text and "functions/f" not in text, path
+        followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+        status, text = browser.send("GET", "/_thawd/window/queue", **followed)
+        assert status == 401 and 'href="/_thawd/window/queue">continue</a>' in text
         assert browser.send("POST", "/_thawd/window/login", {"key": "wrong-key"})[0] == 401 and not browser.cookie
         assert browser.send("POST", "/_thawd/window/try", {"function": "f"})[0] == 401
         assert browser.send("POST", "/_thawd/window/login", {"key": "x" * 5000})[0] == 413

@@ -8,6 +8,8 @@
 - `limits`: whether this machine may act, and its shares of concurrency limits
 - `links`: connections that this machine opens, and requests that it forwards over them
 - `listening`: connections that it accepts, and requests that it runs for others
+- `questions`: what machines read of each other: overviews, logs, queues, records
+- `overview`: all machines, as each describes itself
 - `channel`: the frames on these connections
 - `handshake`: how two machines prove that they belong to the same cluster
 - `credentials`, `joining`: certificates that the cluster issues itself, and how a machine gets one

@@ -7,6 +7,8 @@ A connection that is lost takes one request with it, and no other. Kinds of fram
 - SUMMARY: a machine describes itself (`thawd.cluster.machine_index.Summary`). No answer.
 - INVOKE: run a request. Answers: ALIVE any number of times, PART for each part of a streamed answer, and then RESULT,
   ERROR, or REFUSED. REFUSED says that nothing has run.
+- ASK: read something of the other machine (`thawd.cluster.questions`). Answers: ALIVE any number of times, and then
+  TOLD or ERROR. A machine with an older thawd does not know ASK, and ends the connection.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import Any, cast
 from thawd.system.flag import Flag
 from thawd.wire import frames
 
-CHALLENGE, PROOF, WELCOME, SUMMARY, INVOKE, ALIVE, PART, RESULT, ERROR, REFUSED, JOIN, JOINED = range(1, 13)
+CHALLENGE, PROOF, WELCOME, SUMMARY, INVOKE, ALIVE, PART = range(1, 8)
+RESULT, ERROR, REFUSED, JOIN, JOINED, ASK, TOLD = range(8, 15)
 
 _MOST_BEFORE_WELCOME = 4096  # bytes that are accepted from a machine that has not proved that it has the key
 # A connection without traffic ends 15 s after the other machine has gone.

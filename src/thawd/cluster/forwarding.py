@@ -26,6 +26,7 @@ from thawd.cluster.links import Links, MayHaveRunError, NotRunError
 from thawd.cluster.listening import Host, error_of, invocation_head, result_of
 from thawd.cluster.machine_index import MachineIndex, Summary
 from thawd.cluster.placement import Demand, Placement, Strategy
+from thawd.cluster.questions import Question, answer
 from thawd.environments.version import Version
 from thawd.errors import NotMemberError, ResourceNotFoundException, ServiceException
 from thawd.invocation import Invocation, Result
@@ -127,6 +128,7 @@ class Router(Host):
     Attributes:
         links: connections to the other machines, by name.
         counts: what happened to requests.
+        questions: answers questions of other machines, by name.
         draining: whether this machine takes no more requests of others.
         refuses_new: whether requests that enter here run only on other machines.
     """
@@ -146,6 +148,7 @@ class Router(Host):
         self._reports = SayOnce(report)
         self.links: dict[str, Links] = {}
         self.counts = ForwardCounts()
+        self.questions: Mapping[str, Question] = {}
         self.draining = False
         self.refuses_new = False
         self._own = own
@@ -291,6 +294,10 @@ class Router(Host):
         """Run a forwarded request here (`Host`)."""
         self.counts.accepted += 1
         return await self._dispatcher.invoke(invocation)
+
+    async def tell(self, question: str, arguments: Mapping[str, str]) -> bytes:
+        """Answer a question of another machine (`Host`)."""
+        return await answer(self.questions, question, arguments)
 
     def heard(self, machine: str, summary: Summary) -> None:
         """Use the summary of another machine (`Host`)."""

@@ -1,4 +1,4 @@
-"""Connections that this machine opens to another one: requests that it forwards, and summaries that it sends.
+"""Connections that this machine opens to another one: requests that it forwards, summaries that it sends, questions.
 
 Guarantees:
 - a request is sent at most once. If the connection is lost before the request was sent, or the other machine refuses
@@ -56,7 +56,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The last frame of an answer: its kind (`channel.RESULT` or `channel.ERROR`), head and body."""
+    """The last frame of an answer: its kind (`channel.RESULT`, `TOLD` or `ERROR`), head and body."""
 
     kind: int
     head: Mapping[str, Any]
@@ -101,7 +101,7 @@ class Link(Channel):
         elif kind == channel.PART and self._stream is not None:
             self._stream.executed_version = str(head["version"])
             self._stream.put(str(head["type"]), body)
-        elif kind in (channel.RESULT, channel.ERROR, channel.REFUSED) and self._reply is not None:
+        elif kind in (channel.RESULT, channel.TOLD, channel.ERROR, channel.REFUSED) and self._reply is not None:
             reply, self._reply = self._reply, None
             if not reply.done():
                 reply.set_result(Reply(kind, head, body))
@@ -138,8 +138,16 @@ class Link(Channel):
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(MayHaveRunError(f"the connection to the machine {self._peer} was lost"))
 
-    async def call(self, head: Mapping[str, Any], body: bytes, stream: ResponseStream | None) -> Reply:
+    async def call(
+        self, head: Mapping[str, Any], body: bytes, stream: ResponseStream | None, *, kind: int = channel.INVOKE
+    ) -> Reply:
         """Send a request and wait for the answer. Parts of a streamed answer are put into `stream`.
+
+        Args:
+            head: the request's head.
+            body: its body.
+            stream: takes a streamed answer; None: the answer is not streamed.
+            kind: `channel.INVOKE` or `channel.ASK`.
 
         Raises:
             NotRunError: the other machine refused the request, or the connection was lost before it was sent.
@@ -152,7 +160,7 @@ class Link(Channel):
         self._stream, self._silent_ticks = stream, 0
         if stream is not None:
             stream.attach(self)
-        self.send(channel.INVOKE, head, body)
+        self.send(kind, head, body)
         try:
             reply = await waiting
         except asyncio.CancelledError:
@@ -237,7 +245,14 @@ class Links:
             raise
         return link
 
-    async def call(self, head: Mapping[str, Any], body: bytes, stream: ResponseStream | None = None) -> Reply:
+    async def call(
+        self,
+        head: Mapping[str, Any],
+        body: bytes,
+        stream: ResponseStream | None = None,
+        *,
+        kind: int = channel.INVOKE,
+    ) -> Reply:
         """Send a request over an idle connection or a new one, and wait for the answer; see `Link.call`."""
         link = None
         while self._idle and link is None:
@@ -248,7 +263,7 @@ class Links:
             if link is None:
                 link = await self.open()
             self._used.add(link)
-            return await link.call(head, body, stream)
+            return await link.call(head, body, stream, kind=kind)
         finally:
             self._calls -= 1
             if link is not None:

@@ -1,4 +1,4 @@
-"""The port for other machines of the cluster: runs the requests that they forward, and takes their summaries.
+"""The port for other machines of the cluster: runs the requests that they forward, takes summaries, answers questions.
 
 Guarantees:
 - nothing is accepted from a connection before its other side has proved that it has the cluster's key;
@@ -51,6 +51,14 @@ class Host:
 
         Raises:
             ThawdError: as `Dispatcher.invoke`.
+        """
+        raise NotImplementedError
+
+    async def tell(self, question: str, arguments: Mapping[str, str]) -> bytes:
+        """Return the answer to a question of another machine (`thawd.cluster.questions`).
+
+        Raises:
+            ThawdError: it cannot be answered.
         """
         raise NotImplementedError
 
@@ -143,6 +151,8 @@ class AcceptedLink(Channel):
                 self._check_proof(kind, head)
         elif kind == channel.INVOKE and self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._answer(head, body))
+        elif kind == channel.ASK and self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._tell(head))
         elif kind == channel.SUMMARY:
             self._sends_summaries = True
             self._listener.host.heard(self._machine, self._summary(head))
@@ -203,6 +213,17 @@ class AcceptedLink(Channel):
             )
         except NotMemberError as error:
             self.send(channel.REFUSED, {"why": error.message})  # it has not begun
+        except ThawdError as error:
+            self.send(channel.ERROR, error_head(error))
+        except Exception as error:  # a bug must not leave the other machine waiting
+            self.send(channel.ERROR, error_head(ServiceException(unexpected(error))))
+        finally:
+            self._running = None
+
+    async def _tell(self, head: Mapping[str, Any]) -> None:
+        try:
+            arguments = {str(name): str(value) for name, value in head["arguments"].items()}
+            self.send(channel.TOLD, None, await self._listener.host.tell(str(head["question"]), arguments))
         except ThawdError as error:
             self.send(channel.ERROR, error_head(error))
         except Exception as error:  # a bug must not leave the other machine waiting

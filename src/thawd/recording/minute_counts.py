@@ -6,7 +6,7 @@ The path of a request counts nothing for this: every few seconds this module tak
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -33,6 +33,12 @@ class MinuteCounts(msgspec.Struct, omit_defaults=True):
     latencies: dict[str, dict[int, int]] = {}
     errors: int = 0
     throttles: int = 0
+
+
+def failures_in(rows: Iterable[tuple[str, int, bytes]]) -> tuple[int, int]:
+    """Return the errors and the throttles in rows of `thawd.recording.records.Records.minutes`."""
+    counts = [msgspec.json.decode(document, type=MinuteCounts) for _, _, document in rows]
+    return sum(each.errors for each in counts), sum(each.throttles for each in counts)
 
 
 def bucket_ms(bucket: int) -> float:

@@ -31,6 +31,7 @@ from thawd.window import (
     failures,
     function_page,
     invocation_page,
+    machines_table,
     now,
     queue_page,
     snapshots_page,
@@ -110,7 +111,7 @@ class Window:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         rest = path.removeprefix(ROOT).strip("/") if path.startswith(ROOT) else ""
-        if not may_ask(scope, allows=lambda origin: False):
+        if not may_ask(scope, allows=lambda origin: False) and not _is_followed_link(scope):
             raise AccessDeniedException("A page of another site has sent this request; open the page itself instead")
         session = self._sessions.opened(scope)
         if rest in self._files:
@@ -118,19 +119,35 @@ class Window:
         elif rest == "login" and scope["method"] == "POST":
             await self._log_in(scope, send, (await _form(scope, receive, limit_bytes=_LOGIN_BYTES)).fields)
         elif session is None:
-            await _respond(send, 401, [_html()], _login_page(is_wrong=False))
+            came_from = path if _is_followed_link(scope) else None
+            await _respond(send, 401, [_html()], _login_page(is_wrong=False, came_from=came_from))
         elif scope["method"] == "POST":
             with self._sources.budget.hold(scope, most_bytes=_FORM_BYTES):
                 await self._take(scope, send, rest, await _form(scope, receive, limit_bytes=_FORM_BYTES), session)
         elif scope["method"] not in READING:
             raise MethodNotAllowedException(f"{path} accepts GET and POST", allowed=(*READING, "POST"))
         elif rest == "live":
-            await (_respond(send, 204, [], b"") if self._live.is_full else self._live.serve(receive, send))
+            await self._serve_live(scope, receive, send)
         else:
             query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
             token = self._sessions.token(session)
             leave = token if self._sessions.are_needed else None
             await _respond(send, 200, [_html()], await self._page(rest, query, token, leave=leave))
+
+    async def _serve_live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._live.is_full:
+            await _respond(send, 204, [], b"")
+            return
+        machines = self._sources.machines
+        shown = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("shown", "")
+        if machines is None or not shown:
+            await self._live.serve(receive, send)
+            return
+
+        async def look() -> str:
+            return machines_table.fingerprint(await machines())
+
+        await self._live.serve(receive, send, look=look, shown=shown)
 
     async def _take(self, scope: Scope, send: Send, rest: str, form: Form, session: str) -> None:
         """Carry out what a form asks for, if it has the session's token."""
@@ -166,7 +183,10 @@ class Window:
         """
         sources = self._sources
         if rest == "":
-            return page("Now", *await now.content(sources, query), here="/_thawd/", token=leave, live=True)
+            machines = None if sources.machines is None else await sources.machines()
+            parts = await now.content(sources, query, machines)
+            seen = True if machines is None else machines_table.fingerprint(machines)
+            return page("Now", *parts, here="/_thawd/", token=leave, live=seen)
         here, live, title = f"{ROOT}/{rest}", True, rest.capitalize()
         if rest in ("failures", "invocations"):
             if query.get("request"):
@@ -307,10 +327,28 @@ async def _form(scope: Scope, receive: Receive, *, limit_bytes: int) -> Form:
     return await asyncio.to_thread(form_of, content_type, body)
 
 
-def _login_page(*, is_wrong: bool) -> bytes:
+def _is_followed_link(scope: Scope) -> bool:
+    """Whether somebody follows a link on a page of another site, such as another machine's: that site reads nothing.
+
+    Source: Fetch Metadata Request Headers, W3C.
+    """
+    is_shown = header(scope, b"sec-fetch-mode") == b"navigate" and header(scope, b"sec-fetch-dest") == b"document"
+    site = header(scope, b"sec-fetch-site")
+    return scope["method"] == "GET" and is_shown and site in (b"cross-site", b"same-site")
+
+
+def _login_page(*, is_wrong: bool, came_from: str | None = None) -> bytes:
+    """Return the page that asks for the key.
+
+    Args:
+        is_wrong: whether a wrong key was sent.
+        came_from: path of a page to which a link on another site led. Browsers send no session with such a request.
+    """
+    again = el("p", "If you have signed in here before, ", el("a", "continue", href=came_from), ".")
     return page(
         "Sign in",
         el("p", "This key is wrong.", class_="bad", role="alert") if is_wrong else None,
+        again if came_from else None,
         el(
             "form",
             el("label", "The server's key (server.key, or THAWD_KEY) ",

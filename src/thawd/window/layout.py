@@ -22,7 +22,7 @@ _PAGES = (
 _LONGEST_JSON = 20_000
 
 
-def page(title: str, *content: Content, here: str = "", token: str | None = None, live: bool = False) -> bytes:
+def page(title: str, *content: Content, here: str = "", token: str | None = None, live: bool | str = False) -> bytes:
     """Return a whole page.
 
     Args:
@@ -30,7 +30,8 @@ def page(title: str, *content: Content, here: str = "", token: str | None = None
         content: what is in its main part.
         here: path of the page in the navigation that it belongs to.
         token: token of the session's forms, for the button that ends the session; None: there is no session.
-        live: whether the page is refreshed when something happens.
+        live: whether the page is refreshed when something happens; a text is the fingerprint of what it shows of other
+            machines (`thawd.window.live`).
     """
     links = [el("li", el("a", name, href=path, aria_current="page" if path == here else None)) for path, name in _PAGES]
     leave = None

@@ -20,7 +20,10 @@
       const text = await answer.text();
       const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main[data-live]");
       const main = document.getElementById("content");
-      if (fresh && !isInUse()) main.replaceChildren(...fresh.childNodes);
+      if (fresh && !isInUse()) {
+        main.replaceChildren(...fresh.childNodes);
+        main.dataset.live = fresh.dataset.live;
+      }
     } catch {
       // The server is not reachable now; the stream of events connects again.
     } finally {
@@ -34,7 +37,8 @@
       events?.close();
       events = null;
     } else if (events === null) {
-      events = new EventSource("/_thawd/window/live");
+      const shown = document.getElementById("content").dataset.live;
+      events = new EventSource("/_thawd/window/live" + (shown ? "?shown=" + encodeURIComponent(shown) : ""));
       events.addEventListener("changed", refresh);
     }
   };

@@ -6,6 +6,7 @@ Source: HTML standard, "Server-sent events".
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from thawd.gateway.http import Receive, Send
 from thawd.system.retry import is_set_within
@@ -14,6 +15,7 @@ MOST = 50
 """Most pages that are told; others are not refreshed."""
 _SHORTEST_S = 1.0
 _LONGEST_S = 10.0
+_LOOK_S = 2.0
 
 
 class Live:
@@ -45,8 +47,17 @@ class Live:
         """Whether no further page can be told."""
         return self._count >= MOST or self._is_closed
 
-    async def serve(self, receive: Receive, send: Send) -> None:
-        """Send events until the server stops or the client has gone."""
+    async def serve(
+        self, receive: Receive, send: Send, *, look: Callable[[], Awaitable[str]] | None = None, shown: str = ""
+    ) -> None:
+        """Send events until the server stops or the client has gone.
+
+        Args:
+            receive: ASGI's.
+            send: ASGI's.
+            look: returns a fingerprint of something else that the page shows; looked at every two seconds.
+            shown: that fingerprint when the page was made.
+        """
         self._count += 1
         gone = asyncio.ensure_future(_gone(receive))
         gone.add_done_callback(lambda _: self._wake())
@@ -57,8 +68,10 @@ class Live:
             seen = self._version
             while not (self._is_closed or gone.done()):
                 if self._version == seen:
-                    await is_set_within(self._change, _LONGEST_S)
-                body = b": still here\n\n" if self._version == seen else b"event: changed\ndata: 1\n\n"
+                    await is_set_within(self._change, _LONGEST_S if look is None else _LOOK_S)
+                before, shown = shown, shown if look is None else await look()
+                is_same = self._version == seen and before == shown
+                body = b": still here\n\n" if is_same else b"event: changed\ndata: 1\n\n"
                 seen = self._version
                 await send({"type": "http.response.body", "body": body, "more_body": True})
                 await asyncio.wait({gone}, timeout=0.0 if self._is_closed else _SHORTEST_S)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from thawd.cluster.overview import SeenMachine
 from thawd.recording.minute_counts import MinuteCounts
+from thawd.window import machines_table
 from thawd.window.failures import groups
 from thawd.window.heat_map import quantile_ms
 from thawd.window.layout import counted, facts, function_link, link, milliseconds, table
@@ -22,12 +24,15 @@ _MOST_FUNCTIONS = 200
 _HOUR_S = "3600"
 
 
-async def content(sources: Sources, query: Mapping[str, str]) -> list[Content]:
+async def content(
+    sources: Sources, query: Mapping[str, str], machines: Sequence[SeenMachine] | None = None
+) -> list[Content]:
     """Return the content of the page.
 
     Args:
         sources: what the page is made from.
         query: ``find``: part of the names of the functions to list; empty: all.
+        machines: the machines of the cluster; None: this machine runs alone.
     """
     status = await sources.status()
     functions: Mapping[str, Mapping[str, Any]] = status["functions"]
@@ -43,12 +48,13 @@ async def content(sources: Sources, query: Mapping[str, str]) -> list[Content]:
     rows = [_row(name, functions[name], lately.get(name)) for name in named[:_MOST_FUNCTIONS]]
     more = len(named) - len(rows)
     return [
+        None if machines is None else machines_table.section(machines),
         await _failures(sources),
-        el("h2", "Functions"),
+        el("h2", "Functions" if machines is None else "Functions on this machine"),
         _search(wanted) if len(functions) > 10 or wanted else None,
         table("Functions, the busiest first", heads, rows, empty="There is no such function."),
         el("p", f"{counted(more, 'more function')}: search for a part of the name.") if more > 0 else None,
-        el("h2", "The machine"),
+        el("h2", "The machine" if machines is None else "This machine"),
         _machine(status, functions),
     ]
 
@@ -137,12 +143,13 @@ def _search(wanted: str) -> Html:
 async def _failures(sources: Sources) -> Html:
     if sources.records is None:
         return el("p", f"Invocations are not recorded: {sources.why_none}", class_="note")
+    where = "" if sources.machines is None else " on this machine"
     found = await sources.records.errors(None, since_ms=int((time.time() - int(_HOUR_S)) * 1000))
     if not found:
-        return el("p", "No invocation has failed in the last hour.", class_="good")
+        return el("p", f"No invocation has failed{where} in the last hour.", class_="good")
     return el(
         "section",
-        el("h2", "Failed in the last hour"),
+        el("h2", f"Failed{where} in the last hour"),
         groups(found[:8], span=_HOUR_S),
         el("p", link("All failures", "failures")),
     )

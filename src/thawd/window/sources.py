@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from thawd.cluster.overview import SeenMachine
 from thawd.gateway.http import Budget
 from thawd.gateway.thawd_api.queue import QueueOperations
 from thawd.recording.records import Records
@@ -29,6 +30,7 @@ class Sources:
         flush_logs: writes the log lines that wait to be written.
         wait_s: how long an invocation from a page may wait for an environment, seconds.
         budget: limits the memory for the bodies of requests.
+        machines: returns the machines of the cluster; None: this machine runs alone.
     """
 
     records: Records | None
@@ -41,3 +43,4 @@ class Sources:
     flush_logs: Callable[[], None]
     wait_s: float
     budget: Budget
+    machines: Callable[[], Awaitable[list[SeenMachine]]] | None = None

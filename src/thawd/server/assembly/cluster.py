@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from thawd.cluster import handshake
 from thawd.cluster.credentials import Credentials as Issuer
 from thawd.cluster.forwarding import ClusterDispatcher, Router
-from thawd.cluster.links import Credentials
+from thawd.cluster.links import Credentials, Links
 from thawd.cluster.listening import Listener
 from thawd.cluster.machine_index import MachineIndex
 from thawd.cluster.membership import SILENCE_S, Membership
+from thawd.cluster.overview import Known, State
 from thawd.cluster.placement import Strategy
 from thawd.config import ClusterSettings
 from thawd.errors import NotMemberError
@@ -25,6 +26,18 @@ from thawd.telemetry.console import complain
 if TYPE_CHECKING:
     from thawd.server.assembly.registered import Registered
 
+_LEFT_S = 3600.0
+_MOST_LEFT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """A machine that has left: its address, connections that are opened when it is asked, and when it left."""
+
+    address: tuple[str, int]
+    links: Links
+    since_s: float
+
 
 class ClusterSubsystem:
     """Connections to other machines: their summaries, and requests that are forwarded.
@@ -34,20 +47,24 @@ class ClusterSubsystem:
         dispatcher: runs requests on this machine.
         registered: this machine in the database in which machines find each other; None: there is a list of machines.
 
+    Attributes:
+        own: name of this machine.
+        router: decides where requests run.
+
     Raises:
         StartError: a certificate cannot be used.
     """
 
     def __init__(self, settings: ClusterSettings, dispatcher: Dispatcher, registered: Registered | None = None) -> None:
         assert isinstance(dispatcher, ClusterDispatcher)
-        self._own = settings.name if registered is None else registered.name
+        self.own = settings.name if registered is None else registered.name
         self._registered = registered
         self._dispatcher = dispatcher
         self._index = MachineIndex(silence_s=SILENCE_S)
         issuer = None if registered is None else registered.issuer
-        credentials = _credentials(settings, self._own, issuer)
+        credentials = _credentials(settings, self.own, issuer)
         self.router = Router(
-            self._own,
+            self.own,
             dispatcher,
             self._index,
             key=credentials.key,
@@ -55,8 +72,13 @@ class ClusterSubsystem:
             zone=settings.zone,
             report=complain,
         )
+        self._credentials = credentials
+        self._left: dict[str, _Left] = {}
         self._addresses = dict(settings.machines)
-        others = {name: address for name, address in settings.machines.items() if name != self._own}
+        self._own_address: tuple[str, int] = (
+            settings.machines[self.own] if registered is None else registered.port.getsockname()[:2]
+        )
+        others = {name: address for name, address in settings.machines.items() if name != self.own}
         self._listener = Listener(credentials, frozenset(others), self.router, issuer)
         self._membership = Membership(credentials, others, self._index, summarise=self.router.summary, report=complain)
         self.router.links = self._membership.links
@@ -71,11 +93,11 @@ class ClusterSubsystem:
             await self._listener.start(self._registered.port)
             return
         try:
-            port = bind(*self._addresses[self._own])
+            port = bind(*self._addresses[self.own])
         except StartError as error:
             raise StartError(
                 f"thawd cannot accept connections of the other machines: {error.message}; change "
-                f"cluster.machines.{self._own} on all machines if it cannot have this address"
+                f"cluster.machines.{self.own} on all machines if it cannot have this address"
             ) from error
         await self._listener.start(port)
 
@@ -89,10 +111,49 @@ class ClusterSubsystem:
 
     def _set_machines(self, addresses: dict[str, tuple[str, int]]) -> None:
         """Use another list of machines."""
+        for name in [name for name, left in self._left.items() if name in addresses or _is_over(left)]:
+            self._left.pop(name).links.close()
+        for name in self._addresses.keys() - addresses.keys() - {self.own}:
+            if len(self._left) < _MOST_LEFT:
+                where = self._addresses[name]
+                self._left[name] = _Left(where, Links(self._credentials, name, *where), time.monotonic())
         self._addresses = addresses
-        others = {name: address for name, address in addresses.items() if name != self._own}
+        others = {name: address for name, address in addresses.items() if name != self.own}
         self._listener.machines = frozenset(others)
         self._membership.set_machines(others)
+
+    def known(self) -> dict[str, Known]:
+        """Return the machines of the cluster, and those that have left within the last hour, by name."""
+        now_s = time.monotonic()
+        left = {name: Known(text_of(left.address), is_alive=False) for name, left in self._left.items()}
+        there = {
+            name: Known(text_of(address), is_alive=self._index.alive(name, now_s) is not None)
+            for name, address in self._addresses.items()
+        }
+        own = {self.own: Known(text_of(self._own_address), is_alive=True)}
+        return left | own | there
+
+    def links_to(self, machine: str) -> Links | None:
+        """Return the connections to a machine that `known` returns; None: there is no such machine."""
+        left = self._left.get(machine)
+        return self._membership.links.get(machine) or (None if left is None else left.links)
+
+    @property
+    def state(self) -> State:
+        """What this machine does, in one word."""
+        if self.why_not is None and not self.router.draining:
+            return State.SERVING
+        if self._registered is not None and self._registered.member.drained:
+            return State.DRAINED
+        is_draining = self.router.refuses_new or self.router.draining
+        return State.DRAINING if is_draining else State.CUT_OFF
+
+    @property
+    def leads(self) -> bool:
+        """Whether this machine is the leader: with a list, whether it is the first one."""
+        if self._registered is None:
+            return next(iter(self._addresses)) == self.own
+        return self._registered.leading() is not None
 
     @property
     def why_not(self) -> str | None:
@@ -122,6 +183,8 @@ class ClusterSubsystem:
 
     def close(self) -> None:
         """End all connections."""
+        for left in self._left.values():
+            left.links.close()
         self._dispatcher.forward = None
         self._membership.close()
         self._listener.close()
@@ -130,17 +193,27 @@ class ClusterSubsystem:
         """Return the cluster's part of the status document."""
         now_s = time.monotonic()
         machines = {}
-        for name, (host, port) in self._addresses.items():
+        for name, address in self._addresses.items():
             machine = self._index.alive(name, now_s)
             machines[name] = {
-                "address": f"{host}:{port}",
+                "address": text_of(address),
                 "alive": machine is not None,
                 "draining": machine is not None and machine.summary.draining,
                 "idle": 0 if machine is None else sum(machine.summary.idle.values()),
                 "free_environments": 0 if machine is None else machine.summary.free_environments,
             }
-        found = {"name": self._own, "machines": machines, **asdict(self.router.counts)}
+        found = {"name": self.own, "machines": machines, **asdict(self.router.counts)}
         return found if self._registered is None else {**found, **self._registered.describe()}
+
+
+def text_of(address: tuple[str, int]) -> str:
+    """Return host and port as text, as in ``[::1]:8351``."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_over(left: _Left) -> bool:
+    return time.monotonic() - left.since_s > _LEFT_S
 
 
 def _credentials(settings: ClusterSettings, own: str, issuer: Issuer | None) -> Credentials:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -18,7 +18,7 @@ from thawd import config
 from thawd.cluster.credentials import Credentials
 from thawd.cluster.forwarding import ClusterDispatcher
 from thawd.cluster.local_settings import localized
-from thawd.config import Settings
+from thawd.config import ClusterSettings, Settings
 from thawd.destinations.delivery import DestinationContext, Destinations
 from thawd.environments.store_calls import TableServices
 from thawd.gateway.api_signatures import Gate
@@ -41,11 +41,12 @@ from thawd.gateway.thawd_api.queue import QueueApi
 from thawd.gateway.thawd_api.sources import SourcesApi
 from thawd.invocation import Invocation
 from thawd.server.assembly.cloudwatch import CloudWatchSubsystem
-from thawd.server.assembly.cluster import ClusterSubsystem
+from thawd.server.assembly.cluster import ClusterSubsystem, text_of
 from thawd.server.assembly.control import ControlSubsystem
 from thawd.server.assembly.drain import Drain
 from thawd.server.assembly.events import EventSubsystem
 from thawd.server.assembly.execution import ExecutionSubsystem, SpawnTask
+from thawd.server.assembly.machines import MachineInputs, MachinesSubsystem
 from thawd.server.assembly.networks import Networks
 from thawd.server.assembly.recording import PageInputs, RecordingSubsystem
 from thawd.server.assembly.sources import SourceStores, SourceSubsystem
@@ -135,6 +136,7 @@ class Platform:
         self._registered: Registered | None = None
         self._copier: EventCopier | None = None
         self._drain: Drain | None = None
+        self._machines: MachinesSubsystem | None = None
         self.emulated: AwsProxy | None = None
         self._emulator: Emulator | None = None
         self._aws_endpoint: str | None = None
@@ -233,19 +235,20 @@ class Platform:
         self.sources = self._compose_sources()
         self.cloudwatch.stream_ages = self.sources.stream_ages
         if self.settings.cluster is not None:
-            self.cluster = ClusterSubsystem(self.settings.cluster, self.execution.dispatcher, self._registered)
-            self._closing.callback(self.cluster.close)
-            await self.cluster.open()
-            if self._registered is not None:
-                self._drain = Drain(
-                    self.cluster,
-                    self._registered,
-                    dispatcher=self.execution.dispatcher,
-                    events=self.events,
-                    stop=stopping.set,
-                )
+            await self._open_cluster(self.settings.cluster, stop=stopping.set)
         self.application = Application(self._parts())
         await self.events.recover()
+
+    async def _open_cluster(self, settings: ClusterSettings, *, stop: Callable[[], None]) -> None:
+        dispatcher = self.execution.dispatcher
+        cluster = self.cluster = ClusterSubsystem(settings, dispatcher, self._registered)
+        self._closing.callback(cluster.close)
+        logs = self.settings.server.data / "logs"
+        inputs = MachineInputs(self.url, self.events.operator_view, self.recording.records, self._status, logs)
+        self._machines = MachinesSubsystem(cluster, self.execution, inputs)
+        await cluster.open()
+        if self._registered is not None:
+            self._drain = Drain(cluster, self._registered, dispatcher=dispatcher, events=self.events, stop=stop)
 
     async def _open_cluster_state(self, state: StoreUrl) -> Registered | None:
         """Become a member of the cluster; returns None if machines do not find each other in its database.
@@ -266,8 +269,7 @@ class Platform:
         issuer = None if cluster.key else Credentials(data)
         port = self._closing.enter_context(bind(*cluster.address))
         host, number = port.getsockname()[:2]
-        address = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
-        self.cluster_state = ClusterState(state, data, address=address, name=cluster.name)
+        self.cluster_state = ClusterState(state, data, address=text_of((host, number)), name=cluster.name)
         await self.cluster_state.open(closing=self._closing)
         if issuer is not None:
             await self.cluster_state.require_authority(issuer.fingerprint)
@@ -441,7 +443,12 @@ class Platform:
             queue=QueueApi(self.events.operator_view),
             window=self.recording.pages(
                 PageInputs(
-                    self._status, self.events.operator_view, self.execution.launcher.flush_logs, wait_s, self._budget
+                    self._status,
+                    self.events.operator_view,
+                    self.execution.launcher.flush_logs,
+                    wait_s,
+                    self._budget,
+                    None if self._machines is None else self._machines.overview.machines,
                 )
             ),
             invocations=InvocationsApi(self.recording.records, why_none=self.recording.why_none),

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from thawd.cluster.overview import SeenMachine
 from thawd.config.settings import ServerSettings
 from thawd.destinations.delivery import Delivery
 from thawd.environments.trace_variables import TraceTargets
@@ -49,6 +50,7 @@ class PageInputs:
         flush_logs: writes the log lines that wait to be written.
         wait_s: how long an invocation from a page may wait for an environment, seconds.
         budget: limits the memory for the bodies of requests.
+        machines: returns the machines of the cluster; None: this machine runs alone.
     """
 
     status: Callable[[], Awaitable[Mapping[str, Any]]]
@@ -56,6 +58,7 @@ class PageInputs:
     flush_logs: Callable[[], None]
     wait_s: float
     budget: Budget
+    machines: Callable[[], Awaitable[list[SeenMachine]]] | None = None
 
 
 class RecordingSubsystem:
@@ -153,6 +156,7 @@ class RecordingSubsystem:
                 flush_logs=sources.flush_logs,
                 wait_s=sources.wait_s,
                 budget=sources.budget,
+                machines=sources.machines,
             ),
             self._sessions,
             self.live,

@@ -1,0 +1,141 @@
+"""Builds what one look at a whole cluster needs: answers to the other machines' questions, and an overview of all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from thawd import __version__
+from thawd.cluster.forwarding import ClusterDispatcher
+from thawd.cluster.overview import MachineReport, Overview
+from thawd.cluster.questions import Asker
+from thawd.queue.operator_view import OperatorView
+from thawd.recording.minute_counts import failures_in
+from thawd.recording.records import Records
+from thawd.scheduling.pool import Pool
+from thawd.server.assembly.cluster import ClusterSubsystem
+from thawd.server.assembly.execution import ExecutionSubsystem
+
+_REPORT_S = 2.0
+_SAME_REPORT_S = 0.5
+_SAME_FAILURES_S = 5.0
+_MINUTES = 15
+
+
+@dataclass(slots=True)
+class MachineInputs:
+    """What a machine describes itself by.
+
+    Attributes:
+        url: URL of the server.
+        queue: the queue of events.
+        records: the recorded invocations; None: none are recorded.
+        status: makes the status document.
+        logs: folder of the logs.
+    """
+
+    url: str
+    queue: OperatorView
+    records: Records | None
+    status: Callable[[], Awaitable[Mapping[str, Any]]]
+    logs: Path
+
+
+class MachinesSubsystem:
+    """The machines of a cluster: what this one tells about itself, and what the others have told.
+
+    Args:
+        cluster: connections to the other machines.
+        execution: runs functions on this machine.
+        inputs: what this machine describes itself by.
+
+    Attributes:
+        asker: asks machines.
+        overview: all machines, as each describes itself.
+    """
+
+    def __init__(self, cluster: ClusterSubsystem, execution: ExecutionSubsystem, inputs: MachineInputs) -> None:
+        self._cluster = cluster
+        self._execution = execution
+        self._dispatcher = cast(ClusterDispatcher, execution.dispatcher)
+        self._inputs = inputs
+        self._report: tuple[float, bytes] = (0.0, b"")
+        self._failures: tuple[float, int, int] = (0.0, 0, 0)
+        self._making = asyncio.Lock()
+        cluster.router.questions = {"report": self._tell_report}
+        self.asker = Asker(cluster.own, cluster.router.questions, cluster.links_to)
+        self.overview = Overview(
+            cluster.own,
+            known=cluster.known,
+            ask=lambda machine: self.asker.ask(machine, "report", {}, timeout_s=_REPORT_S),
+            spawn_task=execution.spawn_task,
+        )
+
+    async def _tell_report(self, _: Mapping[str, str]) -> bytes:
+        """Return this machine's report; the same one for all who ask within half a second."""
+        async with self._making:
+            made_s, report = self._report
+            if not report or time.monotonic() - made_s > _SAME_REPORT_S:
+                report = msgspec.json.encode(await self._make_report())
+                self._report = (time.monotonic(), report)
+            return report
+
+    async def _make_report(self) -> MachineReport:
+        cluster, limits = self._cluster, self._execution.limits
+        kinds: Counter[str] = Counter()
+        busy = starting = used_mb = 0
+        for occupant in self._dispatcher.room.occupied():
+            if isinstance(occupant, Pool):
+                # Those of the pool itself: the pools of tenants are occupants of their own.
+                counts = Pool.counts(occupant)
+                kinds.update(str(environment.kind) for environment in occupant.all())
+                busy, starting = busy + counts["busy"], starting + counts["starting"]
+                used_mb += sum(counts.values()) * occupant.version.function.memory_mb
+        queue = (await self._inputs.queue.overview())["functions"].values()
+        errors, refused = await self._lately()
+        ages = [entry["oldest_age_s"] for entry in queue if entry["oldest_age_s"] is not None]
+        return MachineReport(
+            state=cluster.state,
+            why=cluster.why_not or "",
+            leads=cluster.leads,
+            version=__version__,
+            url=self._inputs.url,
+            cores=limits["admission"].get("cores", 0.0),
+            cores_used=limits["admission"].get("load", 0.0),
+            memory_mb=limits["memory_mb"],
+            memory_used_mb=used_mb,
+            environments=dict(kinds),
+            busy=busy,
+            starting=starting,
+            waiting=sum(pool.waiting for pool in self._pools()),
+            queued=sum(entry["queued"] for entry in queue),
+            oldest_age_s=max(ages, default=None),
+            dead=sum(entry["dead"] for entry in queue),
+            errors=errors,
+            refused=refused,
+            minutes=_MINUTES,
+        )
+
+    def _pools(self) -> list[Pool]:
+        entries = [entry for family in self._dispatcher.families() for entry in family.all()]
+        return [entry.pool for entry in entries if entry.pool is not None]
+
+    async def _lately(self) -> tuple[int | None, int | None]:
+        """Return the errors and the refusals of the last minutes; None: no invocation is recorded."""
+        records = self._inputs.records
+        if records is None:
+            return None, None
+        made_s, errors, refused = self._failures
+        if time.monotonic() - made_s > _SAME_FAILURES_S or not made_s:
+            minute = int(time.time() // 60)
+            rows = await records.minutes(None, since=minute - _MINUTES + 1, until=minute + 1)
+            errors, refused = await asyncio.to_thread(failures_in, rows)
+            self._failures = (time.monotonic(), errors, refused)
+        return errors, refused
