@@ -49,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     project = a_project(tmp_path_factory, '[functions.f]\nhandler = "app.handler"\nmaximum_retry_attempts = 0\n')
     with project.up() as running:
         running.invoke("f", {"fail": True})
-        for number in range(5):
+        for number in range(35):  # enough for prices on the page of the function
             running.invoke("f", {"n": number})
         running.client().invoke(FunctionName="f", InvocationType="Event", Payload='{"fail": true}')
         eventually(lambda: running.function("f")["dead"] == 1, what="a dead letter")

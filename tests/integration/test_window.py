@@ -275,3 +275,26 @@ def test_with_a_key_pages_need_a_session_that_the_key_opens(project: Project) ->
         assert browser.press("/_thawd/window/logout")[0] == 303
         assert browser.send("GET", "/_thawd/")[0] == 401
         assert Browser(running).get("/_thawd/", **{"x-api-key": KEY})
+
+
+def test_the_page_of_a_function_says_what_lambda_would_bill_once_enough_was_measured(project: Project) -> None:
+    project.code(CODE)
+    project.config('[functions.f]\nhandler = "app.handler"\n')
+    with project.up() as running:
+        browser = Browser(running)
+        for _ in range(29):
+            running.invoke("f", {})
+        assert "Only 29 invocations were measured" in browser.get("/_thawd/window/functions/f")
+    with project.up() as running:
+        running.invoke("f", {})
+        text = browser_text(Browser(running).get("/_thawd/window/functions/f"))
+        document = json.loads(project.command("cost", "f", "--json").stdout)
+        on_demand = document["rows"][0]
+        assert f"on demand at least {on_demand['per_million']:.2f} " in text, text
+        assert "Last 24 hours: 30 invocations, counted since" in text
+        assert f"{on_demand['start_share']:.1%} waited for a start" in text
+
+
+def browser_text(page: str) -> str:
+    """Return the text of a page without its tags."""
+    return " ".join(html.unescape(re.sub("<[^>]*>", " ", page)).split())

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from thawd.cost.records import Measured, Record
 
 _KEEP_ALIVE_S = 300.0
-_FEWEST = 30
 _MOST_LINES = 1_000_000
 _PATH = click.Path(path_type=Path)
 
@@ -164,14 +163,15 @@ def cost(**arguments: Any) -> None:
 def _document(options: CostOptions, prices: Prices) -> dict[str, Any]:
     from thawd.cost import report
     from thawd.cost.prices import ARCHITECTURES, CostError
-    from thawd.cost.records import by_hand, measure
+    from thawd.cost.records import by_hand, measure, too_few
 
     settings = load(options.config_path) if options.function is not None else None
     records = _records(options, settings)
     sizes = [by_hand(text) for text in options.sizes]
     if records or not sizes:
         measured = measure(records)
-        _check_enough(measured, few=options.few)
+        if not options.few and (reason := too_few(measured)) is not None:
+            raise CostError(f"{reason}, or give durations with --size; --few computes it anyway")
         sizes += measured
     asked = report.Question(
         architectures=ARCHITECTURES if options.arch == "both" else (options.arch,),
@@ -212,23 +212,6 @@ def _document(options: CostOptions, prices: Prices) -> dict[str, Any]:
             "ways": ways,
         }
     return document
-
-
-def _check_enough(measured: Sequence[Measured], *, few: bool) -> None:
-    """Refuse to compute monthly prices from so few invocations that chance decides the price.
-
-    Raises:
-        CostError: there are too few.
-    """
-    from thawd.cost.prices import CostError
-
-    counts = [size.count for size in measured if size.count < _FEWEST]
-    if counts and not few:
-        invocations = "1 invocation was" if min(counts) == 1 else f"{min(counts)} invocations were"
-        raise CostError(
-            f"only {invocations} measured, and a price computed from so few is chance: invoke the function at least "
-            f"{_FEWEST} times with usual events, or give durations with --size; --few computes it anyway"
-        )
 
 
 def _records(options: CostOptions, settings: Settings | None) -> list[Record]:

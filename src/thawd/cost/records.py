@@ -23,6 +23,8 @@ from thawd.cost.prices import CostError
 _FIELD = re.compile(
     r"(?:^|\t|: )((?:Billed )?(?:Restore |Init )?Duration|Memory Size|Max Memory Used): ([0-9]+(?:\.[0-9]*)?) (?:ms|MB)"
 )
+FEWEST = 30
+"""Fewest measured invocations from which a price is computed."""
 _Time = Annotated[float, msgspec.Meta(ge=0)]
 # Times of log lines are cut off to milliseconds.
 _RESOLUTION_S = 0.001
@@ -168,6 +170,18 @@ def measure(records: Sequence[Record]) -> list[Measured]:
     if not records:
         raise CostError("there are no REPORT lines to compute costs from; invoke the function first, or use --size")
     return [_measured(size, records) for size in sorted({record.memory_mb for record in records})]
+
+
+def too_few(measured: Sequence[Measured]) -> str | None:
+    """Return why no monthly price is computed, because chance would decide it; None: enough was measured."""
+    least = min((size.count for size in measured), default=0)
+    if least >= FEWEST:
+        return None
+    invocations = "1 invocation was" if least == 1 else f"{least} invocations were"
+    return (
+        f"only {invocations} measured, and a price computed from so few is chance: invoke the function at least "
+        f"{FEWEST} times with usual events"
+    )
 
 
 def _measured(memory_mb: int, records: Sequence[Record]) -> Measured:

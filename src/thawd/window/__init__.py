@@ -7,6 +7,7 @@
 - `markup`, `layout`: HTML with escaping by default; what all pages have in common; figures as text.
 - `now`, `function_page`, `failures`, `invocation_page`, `queue_page`, `snapshots_page`, `try_page`: one page each.
 - `machines_table`: the machines of a cluster, on the page Now.
+- `cost_section`: what invocations would cost on AWS Lambda, on the page of a function.
 - `uploads`: forms with files, and HTTP events made of files.
 - `heat_map`, `waterfall`: drawings in SVG.
 - `log_lines`: the log lines of one invocation.

@@ -1,4 +1,4 @@
-"""The page of one function: latencies over time, starts, snapshot, versions, configuration."""
+"""The page of one function: latencies over time, starts, snapshot, versions, cost, configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thawd.recording.records import Records
 from thawd.resources import Function
 from thawd.scheduling.function_entries import FunctionEntry
 from thawd.stores.invocations.record_queries import Filter
-from thawd.window import heat_map
+from thawd.window import cost_section, heat_map
 from thawd.window.failures import rows_of
 from thawd.window.layout import counted, facts, link, milliseconds, size, table
 from thawd.window.markup import Content, Html, el
@@ -40,6 +40,7 @@ async def content(sources: Sources, name: str, query: Mapping[str, str]) -> list
     hours = query.get("hours", "1")
     hours = hours if hours in _SPANS else "1"
     parts: list[Content] = [_state(entry), _why_cold(entry)]
+    sources.flush_logs()  # durations come from the log
     if sources.records is not None:
         spans = [
             el("b", text) if value == hours else link(text, f"functions/{name}", {"hours": value})
@@ -63,6 +64,8 @@ async def content(sources: Sources, name: str, query: Mapping[str, str]) -> list
         _snapshot(entry),
         el("h2", "Versions and aliases"),
         _versions(family, entry),
+        el("h2", "Cost on AWS Lambda"),
+        cost_section.content(await sources.cost(family.latest.function), name),
         el("h2", "Configuration"),
         _configuration(family.latest.function),
     ]

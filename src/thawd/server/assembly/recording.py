@@ -28,6 +28,7 @@ from thawd.recording.spans import DeliveryAttempt
 from thawd.recording.tracer import Tracer
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.ended_invocations import Reporting
+from thawd.server.assembly.costs import FunctionCosts
 from thawd.server.assembly.execution import SpawnTask
 from thawd.stores.invocations.record_file import RecordFile
 from thawd.telemetry.console import complain
@@ -97,6 +98,8 @@ class RecordingSubsystem:
         self.redactor = Redactor(server.redact, secrets=[secret for secret in secrets if secret])
         self.live = Live()
         self._dispatcher, self._data = dispatcher, server.data
+        self._record_days = server.record_days
+        self._costs: FunctionCosts | None = None
         self._sessions = Sessions(server.key, list(server.access_keys.values()))
         self.file: RecordFile | None = None
         self.recorder: Recorder | None = None
@@ -144,6 +147,10 @@ class RecordingSubsystem:
 
     def pages(self, sources: PageInputs) -> Window:
         """Return the pages for people; a reload of the configuration makes them again, and keeps sessions."""
+        if self._costs is None:
+            self._costs = FunctionCosts(
+                self.records, why_none=self.why_none, logs=self._data / "logs", record_days=self._record_days
+            )
         return Window(
             Sources(
                 records=self.records,
@@ -157,6 +164,7 @@ class RecordingSubsystem:
                 wait_s=sources.wait_s,
                 budget=sources.budget,
                 machines=sources.machines,
+                cost=self._costs.estimate,
             ),
             self._sessions,
             self.live,
