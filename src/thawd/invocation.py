@@ -103,7 +103,8 @@ class TracedInvocation(NamedTuple):
         trace_id: the trace, 32 hexadecimal digits.
         parent_id: span that the invocation belongs to, 16 hexadecimal digits; empty: the trace begins here.
         span_id: span of the whole invocation.
-        handler_id: span of the handler, which is the parent of what the handler does.
+        handler_id: span of the handler, which is the parent of what the handler does; empty: the invocation itself is
+            not traced, but is a request of a handler that is.
         header: trace header whose parent is the handler's span.
     """
 

@@ -18,6 +18,8 @@ import msgspec
 ACCOUNT_ID = "000000000000"
 REGION = "us-east-1"
 LATEST = "$LATEST"
+PASS_THROUGH, ACTIVE = "PassThrough", "Active"
+"""Lambda's tracing modes: a function only passes a trace header on, or is traced."""
 MEMORY_MB_PER_VCPU = 1769
 PYTHON_RUNTIMES = tuple(f"python3.{minor}" for minor in range(9, 15))
 NODE_RUNTIMES = ("nodejs16.x", "nodejs18.x", "nodejs20.x", "nodejs22.x", "nodejs24.x")
@@ -27,26 +29,12 @@ RUNTIMES = (*PYTHON_RUNTIMES, *NODE_RUNTIMES, *PROVIDED_RUNTIMES)
 MAX_ENVIRONMENT_BYTES = 4096
 """Limit on a function's environment variables, names and values together. Source: "Lambda quotas"."""
 _RESERVED_VARIABLES = frozenset(
-    {
-        "_HANDLER",
-        "_X_AMZN_TRACE_ID",
-        "AWS_ACCESS_KEY",
-        "AWS_ACCESS_KEY_ID",
-        "AWS_DEFAULT_REGION",
-        "AWS_EXECUTION_ENV",
-        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
-        "AWS_LAMBDA_FUNCTION_NAME",
-        "AWS_LAMBDA_FUNCTION_VERSION",
-        "AWS_LAMBDA_INITIALIZATION_TYPE",
-        "AWS_LAMBDA_LOG_GROUP_NAME",
-        "AWS_LAMBDA_LOG_STREAM_NAME",
-        "AWS_LAMBDA_RUNTIME_API",
-        "AWS_REGION",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "LAMBDA_RUNTIME_DIR",
-        "LAMBDA_TASK_ROOT",
-    }
+    (  # noqa: SIM905 - a list of quoted words reads worse
+        "_HANDLER _X_AMZN_TRACE_ID AWS_ACCESS_KEY AWS_ACCESS_KEY_ID AWS_DEFAULT_REGION AWS_EXECUTION_ENV "
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE AWS_LAMBDA_FUNCTION_NAME AWS_LAMBDA_FUNCTION_VERSION "
+        "AWS_LAMBDA_INITIALIZATION_TYPE AWS_LAMBDA_LOG_GROUP_NAME AWS_LAMBDA_LOG_STREAM_NAME AWS_LAMBDA_RUNTIME_API "
+        "AWS_REGION AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN LAMBDA_RUNTIME_DIR LAMBDA_TASK_ROOT"
+    ).split()
 )
 """Source: developer guide, "Defined runtime environment variables"."""
 _OWN_PREFIX = "THAWD_"
@@ -149,6 +137,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         system_log_level: with JSON, the lowest level of the platform's lines kept: ``DEBUG``, ``INFO`` or ``WARN``;
             None: ``INFO``.
         log_group: name of the log group, which functions may share; None: ``/aws/lambda/NAME``.
+        tracing: `ACTIVE`: invocations are traced, so that records show what the handler called; `PASS_THROUGH`: they
+            are traced only if the server traces all functions.
         tenants: whether each invocation names a tenant, and each tenant has environments of its own.
         image: reference of the container image that is the function's code; `handler` is then empty. None: the code is
             the folder `code`.
@@ -187,6 +177,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     application_log_level: str | None = None
     system_log_level: str | None = None
     log_group: str | None = None
+    tracing: str = PASS_THROUGH
     tenants: bool = False
     image: str | None = None
     image_config: ImageConfig = ImageConfig()

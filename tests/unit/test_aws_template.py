@@ -374,3 +374,11 @@ def test_roles_of_the_examples_allow_what_their_code_calls(example: str, tmp_pat
 def _ends(resources: list[Any]) -> list[str]:
     texts = [resource["Fn::Sub"].replace("${AWS::AccountId}-${AWS::Region}", "*") for resource in resources]
     return sorted(text[text.index(":::shop") if ":::shop" in text else text.index("table/") :] for text in texts)
+
+
+def test_x_ray_traces_the_functions_that_are_active_and_their_roles_allow_it(tmp_path: Path) -> None:
+    active = '[functions.g]\nhandler = "plain.handler"\ntracing = "Active"\n'
+    made = model(tmp_path, FUNCTION + active)
+    modes = {name: function_of(made, name).get("TracingConfig") for name in ("f", "g")}
+    assert modes == {"f": None, "g": {"Mode": "Active"}}
+    assert "xray:PutTraceSegments" in allowed(made, "GRole") and "xray:PutTraceSegments" not in allowed(made, "FRole")

@@ -10,7 +10,7 @@ import pytest
 
 from thawd.control.aliases import Aliases
 from thawd.control.declared import DeclaredFunctions
-from thawd.control.function_records import Alias, Family, VersionRecord
+from thawd.control.function_records import Alias, Family, VersionRecord, decode_version, encode
 from thawd.control.functions import Functions
 from thawd.control.registry import Registry
 from thawd.resources import LATEST, Function
@@ -96,3 +96,11 @@ def test_the_code_of_a_function_that_the_file_covers_is_kept() -> None:
     configured.declare({})
     assert registry.families["f"].versions[LATEST].package == f"package-{LATEST}"
     assert registry.shadowed == {}
+
+
+def test_the_tracing_mode_that_an_earlier_thawd_only_showed_has_an_effect() -> None:
+    record = family_of(LATEST).versions[LATEST]
+    record.shown = {"TracingConfig": {"Mode": "Active"}}
+
+    assert record.function.tracing == "PassThrough"
+    assert decode_version(encode(record)).function.tracing == "Active"

@@ -20,7 +20,7 @@ from thawd.invocation import Invocation, TracedInvocation
 from thawd.recording import open_traces, otlp, segment_joining, segment_receiver, span_sender
 from thawd.recording.open_traces import OpenTraces
 from thawd.recording.redaction import MARK, Redactor
-from thawd.recording.segment_joining import SegmentJoiner
+from thawd.recording.segment_joining import SegmentJoiner, Source
 from thawd.recording.segment_receiver import SegmentReceiver
 from thawd.recording.segments import TOO_LARGE
 from thawd.recording.span_sender import SpanSender
@@ -77,14 +77,14 @@ class Intake:
 
     def end(self, invocation: Invocation) -> None:
         assert invocation.traced is not None
-        self.open.ended(invocation, invocation.traced)
+        self.open.ended(invocation, invocation.traced, ended_at=NOW + 1, environment="e")
 
     def take(self, *datagrams: bytes) -> list[Span]:
         for each in datagrams:
             self.joiner.take(each, NOW + 2)
         return self.spans
 
-    def _accept(self, span: Span) -> bool:
+    def _accept(self, span: Span, source: Source) -> bool:
         if self.has_room:
             self.spans.append(span)
         return self.has_room
@@ -391,3 +391,7 @@ def test_a_functions_own_variables_count() -> None:
     assert "OTEL_SERVICE_NAME" not in variables(OTEL_RESOURCE_ATTRIBUTES="service.name=x")
     assert "AWS_XRAY_DAEMON_ADDRESS" not in variables(AWS_XRAY_DAEMON_ADDRESS="127.0.0.1:2000")
     assert "AWS_XRAY_DAEMON_ADDRESS" not in trace_variables(TraceTargets("http://h", None), function="f", own={})
+    assert trace_variables(TraceTargets(None, "127.0.0.1:9000"), function="f", own={}) == {
+        "AWS_XRAY_DAEMON_ADDRESS": "127.0.0.1:9000",
+        "AWS_XRAY_CONTEXT_MISSING": "LOG_ERROR",
+    }

@@ -111,7 +111,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         record_per_s: most successful invocations of a function that are recorded in a second, 0-1,000; failures and
             starts of environments are always recorded.
         redact: names of keys and headers whose values are replaced in records; ``*`` stands for any characters.
-        traces: URL of the collector that spans are sent to, by OTLP over HTTP; None: nothing is traced.
+        traces: URL of the collector that spans are sent to, by OTLP over HTTP; None: none is sent.
         trace_ratio: share of the traces that begin here that are recorded, 0-1.
         access_keys: secrets for signed requests, by access key id; empty: the Lambda API needs no signature, and
             function URLs with ``AWS_IAM`` accept only the id ``test`` with the secret ``test``.

@@ -20,15 +20,15 @@ from thawd.control.names import check_layer_region, parse_layer
 from thawd.control.quotas import MOST_VARIABLE_BYTES, Quotas
 from thawd.control.registry import LayerVersion
 from thawd.errors import InvalidParameterValueException
-from thawd.resources import PYTHON_RUNTIMES, RUNTIMES, Function, reserved_variables
+from thawd.resources import PASS_THROUGH, PYTHON_RUNTIMES, RUNTIMES, Function, reserved_variables
 
 MAX_MEMORY_MB = 10_240
 MAX_TIMEOUT_S = 900
 MAX_EPHEMERAL_MB = 10_240
 MAX_LOG_GROUP = 200
 """Longest name of a log group, characters. AWS allows 512; thawd names a file after the log group and allows fewer."""
-# Parameters that are stored so that the API can show them. Of these, only EphemeralStorage, LoggingConfig and
-# DeadLetterConfig have an effect.
+# Parameters that are stored so that the API can show them. Of these, only EphemeralStorage, LoggingConfig,
+# TracingConfig and DeadLetterConfig have an effect.
 _SHOWN = (
     "Description",
     "Role",
@@ -151,6 +151,8 @@ def _changes(parameters: Mapping[str, Any], quotas: Quotas) -> dict[str, Any]:
         changes["image_config"] = image_config_of(parameters)
     if "EphemeralStorage" in parameters:
         changes["ephemeral_storage_mb"] = parameters["EphemeralStorage"]["Size"]
+    if "TracingConfig" in parameters:
+        changes["tracing"] = parameters["TracingConfig"].get("Mode", PASS_THROUGH)
     if "Environment" in parameters:
         changes["environment"] = _environment(parameters["Environment"].get("Variables", {}), quotas)
     return changes

@@ -181,7 +181,7 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
             "LastModified": self.last_modified,
             "CodeSha256": self.code_sha256,
             "Version": self.version,
-            "TracingConfig": {"Mode": "PassThrough"},
+            "TracingConfig": {"Mode": function.tracing},
             "RevisionId": self.revision,
             "PackageType": "Zip",
             "Architectures": ["x86_64"],
@@ -330,6 +330,19 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_path)
 def encode(record: msgspec.Struct) -> bytes:
     """Encode a record for the catalog, as JSON text."""
     return _encoder.encode(record)
+
+
+def decode_version(data: bytes) -> VersionRecord:
+    """Decode the stored record of a version. An earlier thawd only showed the tracing mode, which has an effect now.
+
+    Raises:
+        msgspec.MsgspecError: see `decode`.
+    """
+    record = decode(data, VersionRecord)
+    mode = record.shown.get("TracingConfig", {}).get("Mode", record.function.tracing)
+    if mode != record.function.tracing:
+        record.function = msgspec.structs.replace(record.function, tracing=mode)
+    return record
 
 
 def decode(data: bytes, kind: type[T]) -> T:

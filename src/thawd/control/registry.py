@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from thawd.control.event_source_mapping_records import SourceMapping
-from thawd.control.function_records import Family, VersionRecord, decode, encode
+from thawd.control.function_records import Family, VersionRecord, decode, decode_version, encode
 from thawd.control.names import function_arn, is_version, not_found
 from thawd.errors import (
     PreconditionFailedException,
@@ -128,7 +128,7 @@ class Registry:
                 if key.kind == FUNCTION:
                     self.families[key.name] = decode(document, Family)
                 elif key.kind == VERSION:
-                    versions.append(decode(document, VersionRecord))
+                    versions.append(decode_version(document))
                 elif key.kind == LAYER:
                     self.layers[key.name] = decode(document, Layer)
                 elif key.kind == MAPPING:

@@ -14,11 +14,11 @@ class TraceTargets(NamedTuple):
     """Where functions send what they trace.
 
     Attributes:
-        collector: the collector's URL, to which ``/v1/traces`` is appended.
+        collector: the collector's URL, to which ``/v1/traces`` is appended; None: there is none.
         segments: address that receives segments of X-Ray, such as ``127.0.0.1:9000``; None: no address does.
     """
 
-    collector: str
+    collector: str | None
     segments: str | None
 
 
@@ -38,6 +38,8 @@ def trace_variables(targets: TraceTargets, *, function: str, own: Mapping[str, s
     if targets.segments is not None:
         found["AWS_XRAY_DAEMON_ADDRESS"] = sys.intern(targets.segments)
         found["AWS_XRAY_CONTEXT_MISSING"] = "LOG_ERROR"
+    if targets.collector is None:
+        return {name: value for name, value in found.items() if name not in own}
     if not any(name.startswith(_OTLP) for name in own):
         found[f"{_OTLP}TRACES_ENDPOINT"] = sys.intern(f"{targets.collector.rstrip('/')}/v1/traces")
         found[f"{_OTLP}TRACES_PROTOCOL"] = "http/protobuf"

@@ -144,7 +144,7 @@ class Builder:
             example an installer. Inside it, thawd does not kill processes without an owner, because they may be such
             programs.
         aws: endpoint and credentials for AWS SDKs in functions.
-        traces: where functions send what they trace; None: nothing is traced.
+        traces: returns where a function sends what it traces; None: nothing of it is traced.
         images: builds the versions of functions with container images.
         debugging: the functions that a debugger can stop; None: there are none.
         why_real: why a function's processes must see its code and layers at their real paths; None: they need not.
@@ -154,7 +154,7 @@ class Builder:
         self.runtimes: Mapping[str, str] = {}
         self.spare_own_programs: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         self.aws: Mapping[str, str] = {}
-        self.traces: TraceTargets | None = None
+        self.traces: Callable[[Function], TraceTargets | None] = lambda function: None
         self.debugging: Debugging | None = None
         self.why_real: WhyReal = lambda function, places, needed: "this server does not mount folders"
         self._packages = PackageStore(data / "packages")
@@ -212,7 +212,7 @@ class Builder:
             layers=release.layers,
             aws=self.aws,
             places=places,
-            traces=self.traces,
+            traces=self.traces(function),
         )
         code = variables["THAWD_CODE"]  # the same object, which takes no further memory
         if executable.program is not None:
@@ -275,7 +275,7 @@ class Builder:
                 f"functions.{function.name}: --debug works for functions with a folder of code; container images "
                 "have a debugger of their own, or none"
             )
-        wanted = ImageBuild(function, release.number, context.folder, context.buckets, self.aws, self.traces)
+        wanted = ImageBuild(function, release.number, context.folder, context.buckets, self.aws, self.traces(function))
         with self.spare_own_programs():
             version = await asyncio.to_thread(self.images.build, wanted, on_line=progress)
         if last is not None and replace(version, generation=last.generation) == last:

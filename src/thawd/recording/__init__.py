@@ -8,6 +8,7 @@
 - `tracer`: decides which invocations are traced.
 - `spans`: makes the spans of an invocation.
 - `span_sender`: sends spans to a collector, off the path of requests.
+- `calls`: collects what the handlers of traced invocations called, for their records.
 - `open_traces`: remembers the traced invocations to whose spans a function may add its own.
 - `segments`: decodes documents of X-Ray and makes spans of them.
 - `segment_joining`: finds out to which invocation a segment of X-Ray belongs.

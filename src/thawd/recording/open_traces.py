@@ -8,7 +8,10 @@ The event loop adds invocations; another thread looks them up. Each operation on
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from thawd.invocation import Invocation, TracedInvocation
 
@@ -21,6 +24,31 @@ _MOST_INVOCATIONS = 1 << 16
 _SPANS_EACH = 2000
 
 
+class Run:
+    """One invocation that is remembered.
+
+    Attributes:
+        handler_id: the id of its handler's span.
+        began_at: when the dispatcher got it, seconds since 1970.
+        ended_at: when it ended, the same clock; infinity: it runs.
+        environment: log stream of the environment that has run it; empty: it runs, or none has run it.
+        notes: what others keep about it until it is forgotten.
+    """
+
+    __slots__ = ("began_at", "ended_at", "environment", "handler_id", "notes")
+
+    def __init__(self, handler_id: str, began_at: float) -> None:
+        self.handler_id = handler_id
+        self.began_at = began_at
+        self.ended_at = math.inf
+        self.environment = ""
+        self.notes: Any = None
+
+    def covers(self, at: float) -> bool:
+        """Whether it ran, or waited to run, at a time, seconds since 1970."""
+        return self.began_at <= at <= self.ended_at
+
+
 class FunctionInTrace:
     """The invocations of one function that belong to one trace.
 
@@ -30,7 +58,7 @@ class FunctionInTrace:
 
     Attributes:
         began_at: when the first one began, seconds since 1970.
-        invocations: number of invocations that are remembered.
+        runs: the invocations that are remembered, by the ids of their handlers' spans.
         values: values that were redacted in events.
         spans_left: how many more spans are accepted.
     """
@@ -41,7 +69,7 @@ class FunctionInTrace:
         "_more",
         "began_at",
         "function",
-        "invocations",
+        "runs",
         "spans_left",
         "trace_id",
         "values",
@@ -51,7 +79,7 @@ class FunctionInTrace:
         self.function = function
         self.trace_id = trace_id
         self.began_at = began_at
-        self.invocations = 0
+        self.runs: dict[str, Run] = {}
         self.values: frozenset[str] = frozenset()
         self.spans_left = 0
         # The events that `take_event` is to return. Nearly always there is one invocation, which needs no dictionary.
@@ -87,36 +115,61 @@ class FunctionInTrace:
 
 
 class OpenTraces:
-    """The traced invocations that run, and the latest that have ended."""
+    """The traced invocations that run, and the latest that have ended.
+
+    Attributes:
+        on_forgotten: called with each invocation that is no longer remembered.
+    """
 
     def __init__(self) -> None:
+        self.on_forgotten: Callable[[Run], object] = lambda run: None
         self._by_handler: dict[str, FunctionInTrace] = {}
-        self._by_trace: dict[tuple[str, str], FunctionInTrace] = {}
+        self._by_trace: dict[str, dict[str, FunctionInTrace]] = {}
         self._ended: deque[str] = deque()
         self._sizes: deque[int] = deque()
         self._ended_bytes = 0
 
-    def begin(self, invocation: Invocation, traced: TracedInvocation, began_at: float) -> None:
+    def begin(self, invocation: Invocation, traced: TracedInvocation, began_at: float) -> Run:
         """Remember an invocation that begins.
 
         Args:
             invocation: the invocation.
             traced: its spans.
             began_at: the current time, seconds since 1970.
+
+        Returns:
+            The invocation.
         """
-        key = (traced.trace_id, invocation.function)
-        found = self._by_trace.get(key)
+        functions = self._by_trace.setdefault(traced.trace_id, {})
+        found = functions.get(invocation.function)
         if found is None:
-            found = self._by_trace[key] = FunctionInTrace(invocation.function, traced.trace_id, began_at)
-        found.invocations += 1
+            found = functions[invocation.function] = FunctionInTrace(invocation.function, traced.trace_id, began_at)
+        run = found.runs[traced.handler_id] = Run(traced.handler_id, began_at)
         found.spans_left += _SPANS_EACH
         found.add_event(traced.handler_id, invocation.payload)
         self._by_handler[traced.handler_id] = found
         if len(self._by_handler) > _MOST_INVOCATIONS:
             self._forget(next(iter(self._by_handler)))
+        return run
 
-    def ended(self, invocation: Invocation, traced: TracedInvocation) -> None:
-        """An invocation has ended. It is remembered until many others have ended."""
+    def ended(
+        self, invocation: Invocation, traced: TracedInvocation, *, ended_at: float, environment: str
+    ) -> Run | None:
+        """An invocation has ended. It is remembered until many others have ended.
+
+        Args:
+            invocation: the invocation.
+            traced: its spans.
+            ended_at: the current time, seconds since 1970.
+            environment: log stream of the environment that has run it; empty: none has run it.
+
+        Returns:
+            The invocation; None: it was forgotten while it ran.
+        """
+        owner = self._by_handler.get(traced.handler_id)
+        run = None if owner is None else owner.runs[traced.handler_id]
+        if run is not None:
+            run.ended_at, run.environment = ended_at, environment
         size = len(invocation.payload)
         self._ended.append(traced.handler_id)
         self._sizes.append(size)
@@ -124,16 +177,24 @@ class OpenTraces:
         while len(self._ended) > _MOST_ENDED or self._ended_bytes > _MOST_BYTES:
             self._ended_bytes -= self._sizes.popleft()
             self._forget(self._ended.popleft())
+        return run
 
     def of_handler(self, handler_id: str) -> FunctionInTrace | None:
         """Return the function and the trace of a handler's span; None: no such handler is remembered."""
         return self._by_handler.get(handler_id)
+
+    def knows(self, trace_id: str) -> bool:
+        """Whether an invocation of a trace is remembered."""
+        return trace_id in self._by_trace
 
     def _forget(self, handler_id: str) -> None:
         found = self._by_handler.pop(handler_id, None)
         if found is None:
             return
         found.remove_event(handler_id)
-        found.invocations -= 1
-        if not found.invocations:
-            self._by_trace.pop((found.trace_id, found.function), None)
+        self.on_forgotten(found.runs.pop(handler_id))
+        if not found.runs:
+            functions = self._by_trace[found.trace_id]
+            del functions[found.function]
+            if not functions:
+                del self._by_trace[found.trace_id]

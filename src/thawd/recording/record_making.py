@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -12,7 +13,7 @@ from thawd.invocation import Invocation, Result
 from thawd.recording.event_sources import UNKNOWN, source_of
 from thawd.recording.redaction import Redactor
 from thawd.scheduling.ended_invocations import EndedInvocation, http_head
-from thawd.stores.invocations.record_rows import CUT, REDACTED, WHOLE, BodyRow, InvocationRow
+from thawd.stores.invocations.record_rows import CUT, REDACTED, WHOLE, BodyRow, HandlerRow, InvocationRow
 from thawd.streaming import HTTP_RESPONSE, SEPARATOR
 
 KEPT_BYTES = 64 << 10
@@ -108,6 +109,25 @@ def trace_root(invocation: Invocation) -> str:
     """Return the id of the trace that an invocation belongs to, such as ``1-65f…``; empty: it is not known."""
     root = _ROOT.search(invocation.trace_id or "")
     return "" if root is None else root[1]
+
+
+def handlers_of(ended: Sequence[EndedInvocation], rows: Sequence[InvocationRow]) -> list[HandlerRow]:
+    """Return the rows of the handlers that are traced.
+
+    Args:
+        ended: the invocations.
+        rows: their rows, in the same order.
+    """
+    found = []
+    for each, row in zip(ended, rows, strict=True):
+        traced, leased_s = each.invocation.traced, each.invocation.leased_s
+        if traced is not None and traced.handler_id and each.result is not None and leased_s:
+            # A batch waits in the environment for its other items.
+            is_alone = each.result.batch_size == 1
+            began_s = leased_s if is_alone else max(leased_s, each.ended_s - each.result.duration_ms / 1000)
+            began_at = each.ended_at - (each.ended_s - began_s)
+            found.append(HandlerRow(row.id, traced.handler_id, int(began_at * 1e6), 0))
+    return found
 
 
 def _kept(

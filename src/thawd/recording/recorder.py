@@ -15,8 +15,9 @@ from typing import Any
 
 from thawd.destinations.delivery import Delivery
 from thawd.errors import StoreError
+from thawd.recording.calls import Calls
 from thawd.recording.minute_counts import Counter
-from thawd.recording.record_making import KEPT_BYTES, rows_of
+from thawd.recording.record_making import KEPT_BYTES, handlers_of, rows_of
 from thawd.recording.redaction import Redactor
 from thawd.scheduling.ended_invocations import EndedInvocation
 from thawd.stores.invocations.record_file import RecordFile
@@ -57,6 +58,7 @@ class Recorder:
     Attributes:
         on_written: called after each batch; pages that show records live use it.
         lost: number of records that were not written, since the server has started.
+        calls: collects what the handlers of traced invocations call; None: none is traced.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Recorder:
         self.redactor = redactor
         self.on_written: Callable[[], None] = lambda: None
         self.lost = 0
+        self.calls: Calls | None = None
         self._file = file
         self._counter = counter
         self._spawn_task = spawn_task
@@ -163,12 +166,16 @@ class Recorder:
             waiting, steps = self._waiting, self._steps
             minutes = self._counter.take() if counts else []
             self._waiting, self._steps, self._waiting_bytes = [], [], 0
-            if not (waiting or steps or minutes):
+            calls = None if self.calls is None else self.calls.take()
+            if not (waiting or steps or minutes or (calls is not None and (calls.rows or calls.left_out))):
                 return
 
             def make(last_id: int) -> Batch:
                 invocations, bodies = self._rows(waiting, max(last_id, self._last_id))
-                return Batch(invocations, bodies, steps, minutes)
+                if calls is None:
+                    return Batch(invocations, bodies, steps, minutes)
+                handlers = handlers_of(waiting, invocations)
+                return Batch(invocations, bodies, steps, minutes, handlers, calls.rows, calls.left_out)
 
             try:
                 await self._file.write(make)
@@ -184,6 +191,8 @@ class Recorder:
                 return
             self._last_id = self._file.last_id
             self._reports.resolved("thawd: invocations are recorded again")
+            if calls is not None and calls.is_more:
+                self._write_soon()
         self.on_written()
 
     def _rows(self, waiting: list[EndedInvocation], last_id: int) -> tuple[list[InvocationRow], list[BodyRow]]:

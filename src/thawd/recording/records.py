@@ -9,7 +9,9 @@ import msgspec
 
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
 from thawd.recording.recorder import Recorder
+from thawd.stores.invocations import handler_calls
 from thawd.stores.invocations import record_queries as queries
+from thawd.stores.invocations.handler_calls import Calls
 from thawd.stores.invocations.record_file import RecordFile
 from thawd.stores.invocations.record_queries import ErrorCount, Filter, Page
 from thawd.stores.invocations.record_rows import CUT, REDACTED, BodyRow, InvocationRow, StepRow
@@ -86,6 +88,14 @@ class Records:
         of_trace = await self._file.read(queries.of_trace(trace)) if trace else []
         return Whole(attempts, bodies, steps, [row for row in of_trace if row.request_id != request_id])
 
+    async def calls(self, number: int) -> Calls | None:
+        """Return what the handler called in the invocation with the record `number`; None: it was not traced.
+
+        Raises:
+            StoreError: the records cannot be read (500).
+        """
+        return await self._file.read(handler_calls.of_record(number))
+
     async def beginning_with(self, prefix: str) -> list[InvocationRow]:
         """Return the last attempt of each request id that begins with `prefix`, newest first, at most `MOST_BEGINNING`.
 
@@ -138,9 +148,10 @@ class Records:
         return {"invocations": [row._asdict() for row in page.rows], "next": page.next, "is_cut": page.is_cut}
 
     async def document(self, request_id: str) -> dict[str, Any]:
-        """Return the JSON document of one request id. ``event`` and ``answer`` are those of the last attempt."""
+        """Return the JSON document of one request id. Event, answer and calls are those of the last attempt."""
         whole = await self.whole(request_id)
         body = whole.bodies[-1]
+        calls = await self.calls(whole.attempts[-1].id)
         return {
             "attempts": [row._asdict() for row in whole.attempts],
             "steps": [step._asdict() for step in whole.steps],
@@ -150,6 +161,8 @@ class Records:
             "answer": None if body is None else _json_or_text(body.answer),
             "answer_state": None if body is None else body.answer_state,
             "why_not_replayable": whole.why_not_replayable,
+            "calls": None if calls is None else [call._asdict() for call in calls.rows],
+            "calls_left_out": 0 if calls is None else calls.left_out,
         }
 
 

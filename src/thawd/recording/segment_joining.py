@@ -23,6 +23,19 @@ _MOST_WAITING = 2048
 _MOST_WAITING_BYTES = 4 << 20
 
 
+class Source(NamedTuple):
+    """Where a chain of parents leads.
+
+    Attributes:
+        owner: the function and the trace.
+        handler_id: the handler's span at the end of the chain. X-Ray's SDK takes that of the first invocation of the
+            trace in its environment, also in further ones.
+    """
+
+    owner: FunctionInTrace
+    handler_id: str
+
+
 class _Place(NamedTuple):
     """A segment, and its parent."""
 
@@ -36,14 +49,14 @@ class SegmentJoiner:
     Args:
         open_traces: the traced invocations.
         redactor: replaces secret values.
-        accept: takes a span; returns whether there was room for it.
+        accept: takes a span, with where it comes from; returns whether there was room for it.
     """
 
-    def __init__(self, open_traces: OpenTraces, redactor: Redactor, accept: Callable[[Span], bool]) -> None:
+    def __init__(self, open_traces: OpenTraces, redactor: Redactor, accept: Callable[[Span, Source], bool]) -> None:
         self._open = open_traces
         self._redactor = redactor
         self._accept = accept
-        self._parents: dict[str, FunctionInTrace] = {}
+        self._parents: dict[str, Source] = {}
         self._waiting: dict[str, list[bytes]] = {}
         self._waiting_count = 0
         self._waiting_bytes = 0
@@ -61,15 +74,21 @@ class SegmentJoiner:
             segment = decoded(datagram)
             if segment is None:
                 continue
-            owner = self._open.of_handler(segment.parent_id) or self._parents.get(segment.parent_id)
-            if owner is None:
+            source = self.source_of(segment.parent_id)
+            if source is None:
                 self._wait(segment.parent_id, datagram)
-            elif owner.trace_id == segment.trace_id:
-                for accepted in self._add(segment, owner, now):
+            elif source.owner.trace_id == segment.trace_id:
+                for accepted in self._add(segment, source, now):
                     datagrams += self._no_longer_waiting(accepted)
 
-    def _add(self, segment: Segment, owner: FunctionInTrace, now: float) -> Iterator[str]:
+    def source_of(self, span_id: str) -> Source | None:
+        """Return where the chain of parents of a span leads; None: it is not known. Any thread may call this."""
+        owner = self._open.of_handler(span_id)
+        return self._parents.get(span_id) if owner is None else Source(owner, span_id)
+
+    def _add(self, segment: Segment, source: Source, now: float) -> Iterator[str]:
         """Make the spans of a segment and its subsegments; yields the id of each segment that was accepted."""
+        owner = source.owner
         self._read_events(owner)
         left = [_Place(segment, segment.parent_id)]
         while left:
@@ -81,9 +100,9 @@ class SegmentJoiner:
             ids = (owner.trace_id, place.parent_id)
             span = span_of(place.segment, owner.function, ids, redactor=self._redactor, values=owner.values)
             owner.spans_left -= 1
-            if not self._accept(span):
+            if not self._accept(span, source):
                 continue
-            self._parents[identifier] = owner
+            self._parents[identifier] = source
             if len(self._parents) > _MOST_PARENTS:
                 del self._parents[next(iter(self._parents))]
             yield identifier

@@ -134,8 +134,8 @@ def span_of(
         attributes["rpc.system"] = "aws-api"
     if (status := _status(segment)) is not None:
         attributes["http.response.status_code"] = status
-    if failure := _exception(segment).get("type"):
-        attributes["error.type"] = error_type_of(str(failure))
+    if failure := texts["error.type"]:
+        attributes["error.type"] = error_type_of(failure)
     for name, value in list(annotations.items())[:_MOST_ANNOTATIONS]:
         if _ANNOTATION.fullmatch(name) and (known := _scalar(value)) is not None:
             attributes[f"aws.xray.annotation.{name}"] = known
@@ -164,6 +164,7 @@ def _texts(segment: Segment) -> dict[str, str]:
     aws = _table(segment.aws)
     texts |= {attribute: _text(aws.get(name)) for name, attribute in _OF_AWS.items()}
     texts["db.system.name"] = _text(_table(segment.sql).get("database_type")).lower()
+    texts["error.type"] = _text(_exception(segment).get("type"))
     texts["exception.message"] = _text(_exception(segment).get("message"))
     return texts
 

@@ -184,6 +184,32 @@ def spans_of(ended: EndedInvocation) -> list[Span]:
     return maker.spans
 
 
+def span_of_request(ended: EndedInvocation, traced: TracedInvocation) -> Span:
+    """Return the span of the request that has caused an invocation, as its sender sees it.
+
+    Args:
+        ended: a synchronous invocation.
+        traced: its spans.
+    """
+    invocation, result = ended.invocation, ended.result
+    error = "" if ended.error is None else getattr(ended.error, "type", type(ended.error).__name__)
+    failed = result is None or result.function_error is not None
+    began_s = invocation.arrived_s or ended.asked_s
+    began_at = ended.ended_at - (ended.ended_s - began_s)
+    return Span(
+        invocation.function,
+        traced.trace_id,
+        traced.span_id,
+        traced.parent_id,
+        f"invoke {invocation.function}",
+        CLIENT,
+        began_at,
+        ended.ended_at,
+        {"error.type": error} if error else {},
+        failed,
+    )
+
+
 def span_of_accepted(invocation: Invocation, traced: TracedInvocation, times: tuple[float, float]) -> Span:
     """Return the span of an event that was accepted: it lasts until the event is stored.
 

@@ -11,9 +11,11 @@ import time
 
 from thawd.grammar import trace_headers
 from thawd.invocation import Invocation, TracedInvocation, new_span_ids, new_trace_header
+from thawd.recording.calls import Calls
 from thawd.recording.open_traces import OpenTraces
 from thawd.recording.span_sender import SpanSender
-from thawd.recording.spans import DeliveryAttempt, span_of_accepted, span_of_delivery
+from thawd.recording.spans import DeliveryAttempt, span_of_accepted, span_of_delivery, span_of_request
+from thawd.resources import ACTIVE, Function
 from thawd.scheduling.ended_invocations import EndedInvocation
 
 # Source: OpenTelemetry specification, "TraceIdRatioBased": the decision is a function of the trace id's last 56 bits.
@@ -25,23 +27,38 @@ class Tracer:
     """Traces invocations and events.
 
     Args:
-        sender: sends spans.
+        sender: sends spans of all functions to a collector; None: there is none, and only the functions whose `tracing`
+            is active are traced.
         ratio: share of the traces that begin here that are recorded, 0-1.
         open_traces: remembers invocations for the spans that functions add themselves; None: they add none.
+        calls: collects what handlers call, for records; None: nothing is recorded.
     """
 
-    def __init__(self, sender: SpanSender, *, ratio: float, open_traces: OpenTraces | None = None) -> None:
+    def __init__(
+        self,
+        sender: SpanSender | None,
+        *,
+        ratio: float,
+        open_traces: OpenTraces | None = None,
+        calls: Calls | None = None,
+    ) -> None:
         self._sender = sender
         self._open = open_traces
+        self._calls = calls
         self._below = int(ratio * _ALL)
 
-    def begin(self, invocation: Invocation) -> str | None:
+    def begin(self, invocation: Invocation, function: Function | None = None) -> str | None:
         """See `thawd.scheduling.ended_invocations.Tracer`."""
+        if self._sender is None and (function is None or function.tracing != ACTIVE):
+            invocation.traced = self._passed_through(invocation)
+            return invocation.trace_id
         traced = invocation.traced = self._traced(invocation)
         if traced is None:
             return invocation.trace_id
         if self._open is not None:
-            self._open.begin(invocation, traced, time.time())
+            run = self._open.begin(invocation, traced, time.time())
+            if self._calls is not None:
+                self._calls.begin(run)
         return traced.header
 
     def ended(self, ended: EndedInvocation) -> None:
@@ -49,13 +66,21 @@ class Tracer:
         invocation, result = ended.invocation, ended.result
         traced = invocation.traced
         assert traced is not None
+        if self._calls is not None and not invocation.asynchronous:
+            self._calls.request(span_of_request(ended, traced))
+        if not traced.handler_id:
+            return  # it only passes the trace on
         if self._open is not None:
-            self._open.ended(invocation, traced)
+            environment = "" if result is None else result.log_stream
+            run = self._open.ended(invocation, traced, ended_at=ended.ended_at, environment=environment)
+            if self._calls is not None and run is not None:
+                self._calls.ended(run, result)
         if result is not None:
             result.trace_id = trace_headers.with_parent(traced.header, traced.trace_id, traced.span_id)
         elif invocation.asynchronous and getattr(ended.error, "status", 0) == 429:
             return  # the event waits in the queue, and is tried again
-        self._sender.ended(ended)
+        if self._sender is not None:
+            self._sender.ended(ended)
 
     def accepting(self, invocation: Invocation) -> TracedInvocation | None:
         """Make the span of an event that is about to be stored, and set the trace header to store with the event.
@@ -63,6 +88,8 @@ class Tracer:
         Returns:
             The span for `accepted`; None: the event is not traced.
         """
+        if self._sender is None:
+            return self._passed_through(invocation)
         traced = self._traced(invocation)
         if traced is not None:
             invocation.trace_id = trace_headers.with_parent(traced.header, traced.trace_id, traced.span_id)
@@ -70,12 +97,23 @@ class Tracer:
 
     def accepted(self, invocation: Invocation, traced: TracedInvocation, began_at: float) -> None:
         """An event was stored, for which `accepting` was called at `began_at`, seconds since 1970."""
-        self._sender.add(span_of_accepted(invocation, traced, (began_at, time.time())))
+        span = span_of_accepted(invocation, traced, (began_at, time.time()))
+        if self._sender is not None:
+            self._sender.add(span)
+        if self._calls is not None:
+            self._calls.request(span)
 
     def delivered(self, attempt: DeliveryAttempt) -> None:
         """The outcome of an event was delivered, or not."""
-        if (span := span_of_delivery(attempt)) is not None:
+        if self._sender is not None and (span := span_of_delivery(attempt)) is not None:
             self._sender.add(span)
+
+    def _passed_through(self, invocation: Invocation) -> TracedInvocation | None:
+        """Return the place of a request to a function that is not traced, if a traced handler here has sent it."""
+        context = trace_headers.parsed(invocation.trace_id)
+        if context is None or not context.sampled or self._open is None or not self._open.knows(context.trace_id):
+            return None
+        return TracedInvocation(context.trace_id, context.parent_id, new_span_ids()[0], "", invocation.trace_id or "")
 
     def _traced(self, invocation: Invocation) -> TracedInvocation | None:
         context = trace_headers.parsed(invocation.trace_id)

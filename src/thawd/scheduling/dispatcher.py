@@ -320,10 +320,11 @@ class Dispatcher:
         asked_s = time.monotonic()
         family = self.family(invocation.function, invocation.qualifier)
         received = invocation.trace_id
-        traced = received if self.tracer is None else self.tracer.begin(invocation)
+        found = family.find(invocation.qualifier)
+        traced = received if self.tracer is None else self.tracer.begin(invocation, found.served if found else None)
         try:
             family.require_member()
-            entry = family.get(invocation.qualifier)
+            entry = found or family.get(invocation.qualifier)
             if self.refuses_loop(invocation.function, received):
                 raise lineage.loop_error()
             if entry.pool is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from thawd.invocation import Invocation, Result
+from thawd.resources import Function
 from thawd.streaming import HTTP_RESPONSE, SEPARATOR
 from thawd.telemetry.metrics import FunctionMetrics
 from thawd.telemetry.sampling import Sampler
@@ -78,8 +79,12 @@ Record = Callable[[EndedInvocation], None]
 class Tracer(Protocol):
     """Makes the spans of invocations."""
 
-    def begin(self, invocation: Invocation) -> str | None:
+    def begin(self, invocation: Invocation, function: Function | None) -> str | None:
         """Set `Invocation.traced`: its spans, or None if it is not to be traced.
+
+        Args:
+            invocation: the invocation.
+            function: the version's settings, which say whether it is to be traced; None: there is no such version.
 
         Returns:
             The trace header for the function; None: a new one is to be made.
@@ -101,6 +106,10 @@ class Reporting:
     def __init__(self, record: Record | None, *, per_s: float, tracer: Tracer | None = None) -> None:
         self._record = record
         self._per_s = per_s
+        self._tracer = tracer
+
+    def trace(self, tracer: Tracer) -> None:
+        """From now on, report traced invocations to `tracer`."""
         self._tracer = tracer
 
     def also_to(self, other: Record, *, per_s: float) -> None:

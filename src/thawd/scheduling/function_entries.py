@@ -70,6 +70,11 @@ class VersionEntry:
         self.publish = publish
         self._policy: tuple[tuple[str, float], Policy] | None = None
 
+    @property
+    def served(self) -> Function:
+        """The settings with which invocations run now. After an update, the new ones serve once they are published."""
+        return self.function if self.pool is None else self.pool.version.function
+
     def withdraw(self) -> Pool | None:
         """Let requests wait for the next publication, and return the pool that served until now."""
         pool, self.pool = self.pool, None

@@ -10,7 +10,7 @@
 - `cost_section`: what invocations would cost on AWS Lambda, on the page of a function.
 - `uploads`: forms with files, and HTTP events made of files.
 - `heat_map`, `waterfall`: drawings in SVG.
-- `log_lines`: the log lines of one invocation.
+- `log_lines`, `handler_calls`: the log lines of one invocation, and what its handler called.
 
 Pages work without JavaScript; ``live.js`` only refreshes them.
 """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from thawd.errors import RESERVED_CONCURRENCY_REACHED, ResourceNotFoundException
 from thawd.recording.records import Whole
 from thawd.stores.invocations.record_rows import CUT, REDACTED, WHOLE, BodyRow, InvocationRow
-from thawd.window import waterfall
+from thawd.window import handler_calls, waterfall
 from thawd.window.failures import rows_of
 from thawd.window.layout import ROOT, button, code, facts, function_link, link, milliseconds, size, table, when
 from thawd.window.log_lines import lines_of
@@ -33,7 +33,7 @@ async def content(sources: Sources, whole: Whole, *, token: str, attempt: int | 
     parts: list[Content] = [_outcome(row), _limit(sources, row, is_event=bool(whole.steps)), _facts(row)]
     if len(whole.attempts) > 1 or whole.steps:
         parts += [el("h2", "Attempts"), _attempts(whole, row)]
-    parts += [el("h2", "Where the time went"), waterfall.draw(row)]
+    parts += [el("h2", "Where the time went"), *await _times(sources, row)]
     parts += [el("h2", "Log"), await _log(sources, row, body)]
     parts += [el("h2", "Event"), _body(body, row.event_bytes, is_event=True), _replay(whole, row, token)]
     parts += [el("h2", "Answer"), _body(body, row.answer_bytes, is_event=False)]
@@ -106,6 +106,15 @@ def _attempts(whole: Whole, current: InvocationRow) -> list[Content]:
         table("Attempts, oldest first", ["attempt", "began (UTC)", "start", "#took", "result"], rows, empty=""),
         table("After the attempts", ["at (UTC)", "what", "detail"], steps, empty="") if steps else None,
     ]
+
+
+async def _times(sources: Sources, row: InvocationRow) -> list[Content]:
+    """Return the waterfall; if the invocation was traced, with what its handler called."""
+    calls = None if sources.records is None else await sources.records.calls(row.id)
+    if calls is None:
+        return [waterfall.draw(row)]
+    found = handler_calls.nested(calls, handler_ms=waterfall.handler_began_ms(row))
+    return [waterfall.draw(row, found), *handler_calls.content(calls, found)]
 
 
 async def _log(sources: Sources, row: InvocationRow, body: BodyRow | None) -> Html:

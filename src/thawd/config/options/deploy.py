@@ -50,7 +50,11 @@ DEPLOY_AWS = (
         "each function's own",
     ),
     Option("log_retention_days", _RETENTION, "How long CloudWatch keeps the functions' log events, in days."),
-    Option("tracing", kinds.flag(), "Whether X-Ray traces the functions."),
+    Option(
+        "tracing",
+        kinds.flag(),
+        'Whether X-Ray traces all functions. Otherwise it traces those with `tracing` = "Active".',
+    ),
     Option("alarms", kinds.flag(), "Whether the stack has alarms on errors and throttles, and a dashboard."),
     Option(
         "alarm_topic",

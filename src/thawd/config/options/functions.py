@@ -191,6 +191,13 @@ FUNCTION = (
     ),
     Option("log_group", LOG_GROUP, "Name of the log group; functions may share one.", "/aws/lambda/NAME"),
     Option(
+        "tracing",
+        kinds.choice("PassThrough", "Active"),
+        '"Active": traces invocations, so that their pages show what the handler called; see '
+        "[Traces](../how-to/traces.md#calls-on-the-page-of-an-invocation). With `server.traces`, all functions are "
+        "traced.",
+    ),
+    Option(
         "tenants",
         kinds.flag(),
         "Whether each invocation names a tenant (header `X-Amz-Tenant-Id`), and each tenant has environments of its "

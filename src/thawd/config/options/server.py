@@ -217,7 +217,7 @@ SERVER = (
         ),
         "OpenTelemetry collector that gets the spans of requests and events, by OTLP over HTTP in protobuf. "
         "`/v1/traces` is appended.",
-        "none: nothing is traced",
+        "none: no trace is sent",
     ),
     Option(
         "trace_ratio",

@@ -16,7 +16,7 @@ from thawd.deploy.aws.versions_and_aliases import add_alias
 from thawd.deploy.aws.web_applications import HANDLER as APPLICATION_HANDLER
 from thawd.deploy.aws.web_applications import VARIABLE as WEB_APPLICATION
 from thawd.deploy.aws.web_applications import application_of
-from thawd.resources import Function
+from thawd.resources import ACTIVE, Function
 
 LAYER = "ThawdLayer"
 _OLDEST_SNAPSTART_PYTHON = (3, 12)
@@ -140,7 +140,7 @@ def _properties(stack: Stack, function: Function, uses: Uses, *, role: str, log_
         "EphemeralStorage": {"Size": storage_mb},
         "Environment": {"Variables": variables} if variables else None,
         "Layers": [ref(layer) for layer in layers] or None,
-        "TracingConfig": {"Mode": "Active"} if stack.aws.tracing else None,
+        "TracingConfig": {"Mode": ACTIVE} if stack.traces(function) else None,
         "SnapStart": {"ApplyOn": "PublishedVersions"} if has_snapstart else None,
         "TenancyConfig": {"TenantIsolationMode": "PER_TENANT"} if function.tenants else None,
         "LoggingConfig": {

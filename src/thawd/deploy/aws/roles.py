@@ -38,7 +38,7 @@ def add_role(stack: Stack, function: Function, uses: Uses, *, log_group: str) ->
             ["logs:CreateLogStream", "logs:PutLogEvents"],
             sub(f"arn:${{AWS::Partition}}:logs:${{AWS::Region}}:${{AWS::AccountId}}:log-group:{log_group}:*"),
         ),
-        *_tracing_statements(stack),
+        *_tracing_statements(stack, function),
         *_store_statements(stack, function.name, uses),
         *_boto3_statements(stack, function, uses),
         *delivery_statements(stack, function),
@@ -105,9 +105,9 @@ def _part_statements(stack: Stack, function: Function) -> list[dict[str, Any]]:
     return [statement(["s3:GetObject"], sub(arn))]
 
 
-def _tracing_statements(stack: Stack) -> list[dict[str, Any]]:
+def _tracing_statements(stack: Stack, function: Function) -> list[dict[str, Any]]:
     actions = ("xray:PutTelemetryRecords", "xray:PutTraceSegments")
-    return [statement(actions, "*")] if stack.aws.tracing else []  # X-Ray has no resources
+    return [statement(actions, "*")] if stack.traces(function) else []  # X-Ray has no resources
 
 
 def _boto3_statements(stack: Stack, function: Function, uses: Uses) -> list[dict[str, Any]]:

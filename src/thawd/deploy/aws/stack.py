@@ -13,7 +13,7 @@ from thawd.config import Settings
 from thawd.deploy.aws import naming
 from thawd.deploy.aws.used_stores import Uses
 from thawd.errors import ThawdError
-from thawd.resources import ACCOUNT_ID, AwsDeployment
+from thawd.resources import ACCOUNT_ID, ACTIVE, AwsDeployment, Function
 
 _QUEUE_URL = re.compile(r"https?://(?:sqs\.([a-z0-9-]+)\.)?[^/]*/(\d{12})/([A-Za-z0-9_-]{1,80}(?:\.fifo)?)")
 _ARN = re.compile(r"arn:aws[a-z-]*:(sqs|sns|events|kinesis|dynamodb):([a-z0-9-]*):(\d{12}):(\S+)")
@@ -154,6 +154,10 @@ class Stack:
     def aws(self) -> AwsDeployment:
         """How the configuration is deployed."""
         return self.order.settings.deployment
+
+    def traces(self, function: Function) -> bool:
+        """Return whether X-Ray traces a function: all are traced, or this one is active."""
+        return self.aws.tracing or function.tracing == ACTIVE
 
     def add(self, logical_id: str, kind: str, properties: Mapping[str, Any], **more: Any) -> str:
         """Add a resource and return its logical id. `more` are further attributes such as ``DependsOn``.

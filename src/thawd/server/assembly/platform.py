@@ -166,7 +166,7 @@ class Platform:
             port=urlsplit(url).port or 0,
             spawn_task=spawn_task,
         )
-        self.execution.builder.traces = self.recording.targets
+        self.execution.builder.traces = self.recording.targets_of
 
     def _role_of(self, function: str) -> str:
         return self.control.registry.role(function)
@@ -221,6 +221,8 @@ class Platform:
             find_network=Networks(None if self._aws_endpoint is None else Endpoint(self._aws_endpoint)).find,
         )
         await self.control.open()
+        for record in self.control.registry.all_records():  # so that the first invocation is traced, too
+            self.recording.targets_of(record.function)
         self.cloudwatch = CloudWatchSubsystem(
             self.stores.state,
             self.settings.server,

@@ -16,16 +16,18 @@ from thawd.errors import NoThreadError, StoreError
 from thawd.gateway.http import Budget
 from thawd.gateway.thawd_api.queue import QueueOperations
 from thawd.invocation import Invocation
+from thawd.recording.calls import Calls
 from thawd.recording.minute_counts import Counter
 from thawd.recording.open_traces import OpenTraces
 from thawd.recording.recorder import Recorder
 from thawd.recording.records import Records
 from thawd.recording.redaction import Redactor
-from thawd.recording.segment_joining import SegmentJoiner
+from thawd.recording.segment_joining import SegmentJoiner, Source
 from thawd.recording.segment_receiver import SegmentReceiver, opened
 from thawd.recording.span_sender import SpanSender
-from thawd.recording.spans import DeliveryAttempt
+from thawd.recording.spans import DeliveryAttempt, Span
 from thawd.recording.tracer import Tracer
+from thawd.resources import ACTIVE, Function
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.ended_invocations import Reporting
 from thawd.server.assembly.costs import FunctionCosts
@@ -81,7 +83,7 @@ class RecordingSubsystem:
         records: reads records; None: no invocation is recorded.
         why_none: why no invocation is recorded; empty: invocations are recorded.
         tracer: traces invocations; None: none is traced.
-        targets: where functions send what they trace; None: nothing is traced.
+        targets: where functions send what they trace; None: nothing is traced yet.
     """
 
     def __init__(
@@ -109,17 +111,15 @@ class RecordingSubsystem:
         self.targets: TraceTargets | None = None
         self._sender: SpanSender | None = None
         self._receiver: SegmentReceiver | None = None
+        self._collector, self._ratio, self._port, self._report = server.traces, server.trace_ratio, port, report
+        self._record(server, metrics, spawn_task)
         if server.traces is not None:
             self._sender = SpanSender(server.traces, report=report)
-            open_traces = OpenTraces()
-            joiner = SegmentJoiner(open_traces, self.redactor, self._sender.offer)
-            self._receiver = opened(port, joiner, report=report)
-            receives = self._receiver is not None
-            self.targets = TraceTargets(server.traces, self._receiver.address if self._receiver else None)
-            self.tracer = dispatcher.tracer = Tracer(
-                self._sender, ratio=server.trace_ratio, open_traces=open_traces if receives else None
-            )
-            dispatcher.reporting = Reporting(None, per_s=0.0, tracer=self.tracer)
+            self._begin_tracing()
+
+    def _record(self, server: ServerSettings, metrics: Metrics, spawn_task: SpawnTask) -> None:
+        """Begin to record invocations, or note why none is recorded."""
+        report = self._report
         if server.record_days == 0:
             self.why_none = "server.record_days is 0"
             return
@@ -139,7 +139,41 @@ class RecordingSubsystem:
         )
         self.recorder.on_written = self.live.changed
         self.records = Records(self.file, self.recorder)
-        dispatcher.reporting = Reporting(self.recorder.record, per_s=server.record_per_s, tracer=self.tracer)
+        self._dispatcher.reporting = Reporting(self.recorder.record, per_s=server.record_per_s)
+
+    def targets_of(self, function: Function) -> TraceTargets | None:
+        """Return where a function sends what it traces; None: it is not traced.
+
+        The first function that is traced because of its own settings makes this server begin to trace.
+        """
+        if self._collector is None and (function.tracing != ACTIVE or self.recorder is None):
+            return None
+        if self.tracer is None:
+            self._begin_tracing()
+        return self.targets
+
+    def _begin_tracing(self) -> None:
+        """Give invocations their spans, and receive the segments that functions send."""
+        open_traces, sender = OpenTraces(), self._sender
+        calls = None if self.recorder is None else Calls(open_traces)
+
+        def accept(span: Span, source: Source) -> bool:
+            is_sent = sender is not None and sender.offer(span)
+            is_kept = calls is not None and calls.offer(span, source)
+            return is_sent or is_kept
+
+        joiner = SegmentJoiner(open_traces, self.redactor, accept)
+        self._receiver = opened(self._port, joiner, report=self._report)
+        self.targets = TraceTargets(self._collector, self._receiver.address if self._receiver else None)
+        is_open = calls is not None or self._receiver is not None
+        tracer = Tracer(sender, ratio=self._ratio, open_traces=open_traces if is_open else None, calls=calls)
+        if calls is not None and self.recorder is not None:
+            calls.source_of = joiner.source_of
+            self.recorder.calls = calls
+        if self._dispatcher.reporting is None:
+            self._dispatcher.reporting = Reporting(None, per_s=0.0)
+        self._dispatcher.reporting.trace(tracer)
+        self.tracer = self._dispatcher.tracer = tracer
 
     def works(self) -> tuple[Coroutine[None, None, None], ...]:
         """The subsystem's background work."""

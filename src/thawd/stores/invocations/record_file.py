@@ -17,7 +17,8 @@ from typing import TypeVar
 
 from thawd.errors import StoreError
 from thawd.stores.database import Database
-from thawd.stores.invocations.record_rows import APPLICATION_ID, SCHEMA, Batch
+from thawd.stores.invocations import handler_calls
+from thawd.stores.invocations.record_rows import APPLICATION_ID, MIGRATIONS, Batch
 
 T = TypeVar("T")
 
@@ -69,7 +70,7 @@ class RecordFile:
 
     def _opened(self) -> Database:
         database = Database(
-            self.path, migrations=[SCHEMA], application_id=APPLICATION_ID, busy_timeout_s=_BUSY_S,
+            self.path, migrations=MIGRATIONS, application_id=APPLICATION_ID, busy_timeout_s=_BUSY_S,
             is_lazy=True,
         )  # fmt: skip
         try:
@@ -126,6 +127,8 @@ class RecordFile:
             "INSERT OR REPLACE INTO minutes VALUES (?, ?, ?, ?)",
             [(row.function, row.minute, self._part, row.document) for row in batch.minutes],
         )
+        if batch.handlers or batch.calls or batch.left_out:
+            handler_calls.insert(connection, batch, _insert_rows)
         return len(batch.invocations), _used_bytes(connection)
 
     async def _trim(self, used_bytes: int) -> None:
@@ -232,6 +235,7 @@ def _remove_oldest(connection: sqlite3.Connection) -> tuple[int, bool]:
 
 
 def _remove(connection: sqlite3.Connection, ids: list[int]) -> int:
+    handler_calls.remove_of(connection, ids)
     for table in _TABLES_BY_ID:
         connection.executemany(f"DELETE FROM {table} WHERE id = ?", [(number,) for number in ids])
     return len(ids)

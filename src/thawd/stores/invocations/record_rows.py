@@ -7,6 +7,8 @@ back, ids go on from the last one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 APPLICATION_ID = 0x74687772
@@ -69,6 +71,32 @@ CREATE TABLE minutes (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX minutes_by_age ON minutes (minute);
 """
+CALLS_SCHEMA = """
+CREATE TABLE handlers (
+    id INTEGER PRIMARY KEY,
+    handler TEXT NOT NULL,
+    began_us INTEGER NOT NULL,
+    left_out INTEGER NOT NULL
+) STRICT;
+CREATE INDEX handlers_by_span ON handlers (handler);
+CREATE TABLE calls (
+    id INTEGER PRIMARY KEY,
+    handler TEXT NOT NULL,
+    span TEXT NOT NULL,
+    parent TEXT NOT NULL,
+    name TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    error TEXT NOT NULL,
+    failed INTEGER NOT NULL,
+    is_request INTEGER NOT NULL,
+    began_us INTEGER NOT NULL,
+    took_us INTEGER NOT NULL
+) STRICT;
+CREATE INDEX calls_by_handler ON calls (handler, began_us);
+"""
+"""What version 2 of the file adds: the handlers of traced invocations, and what these handlers called."""
+MIGRATIONS = (SCHEMA, CALLS_SCHEMA)
+"""From an empty file to the current schema."""
 
 WHOLE = "whole"
 """State of an event or answer that is stored as it was."""
@@ -177,10 +205,67 @@ class MinuteRow(NamedTuple):
     document: bytes
 
 
+class HandlerRow(NamedTuple):
+    """The handler's run in a traced invocation. It connects a record with the calls of its handler.
+
+    Attributes:
+        id: the record's id.
+        handler: the id of the handler's span, 16 hexadecimal digits.
+        began_us: when the handler began, microseconds since 1970.
+        left_out: how many of its calls were not stored.
+    """
+
+    id: int
+    handler: str
+    began_us: int
+    left_out: int
+
+
+class CallRow(NamedTuple):
+    """Something that a handler did: a subsegment of its tracer, or a request to a function of this server.
+
+    Attributes:
+        handler: the id of the handler's span.
+        span: the call's own id, 16 hexadecimal digits.
+        parent: the id of the call that it is a part of; that of the handler's span, or an unknown one: of none.
+        name: what was done.
+        detail: operation, address and status, as far as they are known; empty: nothing is.
+        error: type and message of the error; empty: none is known.
+        failed: 1 if it failed, else 0.
+        is_request: 1 if it is a request to something outside the handler's process, else 0.
+        began_us: when it began, microseconds since 1970.
+        took_us: how long it took, microseconds.
+    """
+
+    handler: str
+    span: str
+    parent: str
+    name: str
+    detail: str
+    error: str
+    failed: int
+    is_request: int
+    began_us: int
+    took_us: int
+
+
 class Batch(NamedTuple):
-    """Rows to write together."""
+    """Rows to write together.
+
+    Attributes:
+        invocations: the records.
+        bodies: their events and answers.
+        steps: what happened to asynchronous events.
+        minutes: counts by minute.
+        handlers: the handlers of those `invocations` that are traced.
+        calls: what handlers called: of these records, or of records that were written before.
+        left_out: by handler, how many of its calls are not stored, all together.
+    """
 
     invocations: list[InvocationRow]
     bodies: list[BodyRow]
     steps: list[StepRow]
     minutes: list[MinuteRow]
+    handlers: Sequence[HandlerRow] = ()
+    calls: Sequence[CallRow] = ()
+    left_out: Mapping[str, int] = MappingProxyType({})
