@@ -35,6 +35,21 @@ def handler(event, context):
         raise ValueError("bad pixel count")
     return [{"label": "cat", "score": 0.9}]
 """
+TRACED = """
+import json, os, socket, time
+
+def handler(event, context):
+    fields = dict(field.split("=", 1) for field in os.environ["_X_AMZN_TRACE_ID"].split(";"))
+    host, port = os.environ["AWS_XRAY_DAEMON_ADDRESS"].split(":")
+    sender, parent, now = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), fields["Parent"], time.time()
+    for number in range(12):
+        segment = {"id": f"{number + 1:016x}", "parent_id": parent, "trace_id": fields["Root"], "fault": number > 9,
+                   "name": "call " + "x" * 9 * number, "start_time": now, "end_time": now, "namespace": "remote",
+                   "http": {"request": {"method": "GET", "url": "http://localhost/" + "y" * 20 * number}},
+                   "cause": {"exceptions": [{"type": "TimeoutError", "message": "z" * 30 * number}]}}
+        sender.sendto(('{"format":"json","version":1}\\n' + json.dumps(segment)).encode(), (host, int(port)))
+        parent = segment["id"]
+"""
 
 
 def a_project(tmp_path_factory: pytest.TempPathFactory, config: str) -> Project:
@@ -207,6 +222,26 @@ def test_paper_is_white_and_has_no_forms(server: Running, chromium: Any) -> None
         shown = page.locator("header, form").evaluate_all("all => all.filter(each => each.checkVisibility()).length")
         assert shown == 0, path
     page.close()
+
+
+def test_the_calls_of_a_handler_are_on_a_phone_on_paper_and_without_scripts(
+    tmp_path_factory: pytest.TempPathFactory, chromium: Any
+) -> None:
+    project = Project(tmp_path_factory.mktemp("calls"))
+    project.code(TRACED)
+    project.config('[functions.f]\nhandler = "app.handler"\ntracing = "Active"\n')
+    with project.up() as running:
+        running.invoke("f", {})
+        for scheme, width, media in (("light", 1280, "screen"), ("dark", 390, "screen"), ("light", PAPER, "print")):
+            assert faults(chromium, running, scheme, width, media) == 8
+        context = chromium.new_context(java_script_enabled=False, viewport={"width": 390, "height": 800})
+        page = context.new_page()
+        path = paths(page, running)[-1]
+        page.goto(f"{running.url}{path}")
+        table = page.locator("div.scroll", has_text="What the handler called").locator("table")
+        assert table.locator("tbody tr").count() == 12 and table.get_by_text("failed: TimeoutError").count() == 2
+        assert table.bounding_box()["width"] <= 390, "nothing of it is beside the screen"
+        context.close()
 
 
 def follow(page: Any, text: str) -> None:

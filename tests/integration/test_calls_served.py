@@ -145,8 +145,8 @@ def test_subsegments_of_a_thawed_function_are_nested_on_its_page(server: Running
     text = page(server, request_id)
     assert shown["start"] == "thaw", server.output
     table = text[text.index("<caption>What the handler called") :]
-    rows = re.findall(r'<th scope="row"><span(?: class="in(\d)")?>(?:↳ )?([^<]+)</span>', table)
-    assert [(int(depth or 0), name) for depth, name in rows] == [
+    rows = re.findall(r'<th scope="row"><div class="call in(\d)">(?:↳ )?([^<]+)<', table)
+    assert [(int(depth), name) for depth, name in rows] == [
         (0, "## order"),
         (1, "## app.price"),
         (1, "## app.price"),
@@ -221,7 +221,9 @@ def test_hostile_names_are_texts_and_too_many_calls_are_counted(server: Running)
         lambda: "41 further calls were not kept" in (text := page(server, request_id)) and text, what="41 left out"
     )
 
-    assert "<script>alert" not in found and found.count("<rect") < 100
+    assert (
+        "<script>alert" not in found and found.count("<rect") < 100 and "The drawing has the first 60 calls." in found
+    )
     request_id = invoke(server, "say", {"segments": [hostile]})
     tree(server, request_id, 1)
     found = page(server, request_id)

@@ -280,12 +280,17 @@ def test_check_says_what_a_project_has_and_which_parameters_are_missing(sam: Pro
 
 
 def test_functions_are_thawed_and_a_missing_runtime_can_be_another_interpreter(project: Project) -> None:
-    code = "def handler(event, context):\n    return 'ready'\n"
-    function = "{Type: AWS::Serverless::Function, Properties: {Runtime: %s, Handler: index.handler, InlineCode: %s}}"
+    code = "import os\ndef handler(event, context):\n    return os.environ.get('AWS_XRAY_CONTEXT_MISSING')\n"
+    function = (
+        "{Type: AWS::Serverless::Function, Properties: {Runtime: %s, Handler: index.handler, InlineCode: %s, "
+        "Tracing: Active}}"
+    )
     missing = "python3.9" if RUNTIME != "python3.9" else "python3.10"
     resources = f"Resources: {{F: {function % (missing, json.dumps(code))}}}"
     project.code(f"Transform: AWS::Serverless-2016-10-31\n{resources}", "template.yaml")
     with project.up("--port", "0", "--runtime", f"{missing}={sys.executable}") as running:
         (name,) = running.status()["functions"]
-        assert running.invoke(name, {}) == ("ready", None)
+        assert running.invoke(name, {}) == ("LOG_ERROR", None), "the template makes the function traced"
         assert running.function(name)["start"] == "thaw", running.function(name)
+        shown = running.client().get_function_configuration(FunctionName=name)
+        assert shown["TracingConfig"] == {"Mode": "Active"}

@@ -57,21 +57,19 @@ def content(calls: Calls, found: list[Nested]) -> list[Content]:
         found: the calls as `nested` returns them.
     """
     rows: list[list[Content]] = [
-        [
-            el("span", "↳ " if each.depth else "", each.call.name, class_=f"in{each.depth}" if each.depth else None),
-            milliseconds(max(0.0, each.begin_ms)),
-            milliseconds(each.took_ms),
-            _result(each.call),
-            each.call.detail,
-        ]
-        for each in found
+        [_named(each), milliseconds(max(0.0, each.begin_ms)), milliseconds(each.took_ms)] for each in found
     ]
-    heads = ["call", "#begins after", "#takes", "result", "detail"]
+    heads = ["call", "#begins after", "#takes"]
     left_out = el("p", f"{calls.left_out:,} further calls were not kept.", class_="note") if calls.left_out else None
     return [table("What the handler called", heads, rows, empty="No call of the handler is recorded."), left_out]
 
 
-def _result(call: CallRow) -> Content:
-    if not call.failed:
-        return "succeeded"
-    return el("span", f"failed: {call.error}" if call.error else "failed", class_="bad")
+def _named(each: Nested) -> Content:
+    """Return the name of a call, with what is known about it and its error. So the table fits on a phone."""
+    call = each.call
+    parts: list[Content] = ["↳ " if each.depth else "", call.name]
+    if call.detail:
+        parts.append(el("div", call.detail, class_="faint"))
+    if call.failed:
+        parts.append(el("div", f"failed: {call.error}" if call.error else "failed", class_="bad"))
+    return el("div", *parts, class_=f"call in{each.depth}")

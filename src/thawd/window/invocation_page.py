@@ -114,7 +114,9 @@ async def _times(sources: Sources, row: InvocationRow) -> list[Content]:
     if calls is None:
         return [waterfall.draw(row)]
     found = handler_calls.nested(calls, handler_ms=waterfall.handler_began_ms(row))
-    return [waterfall.draw(row, found), *handler_calls.content(calls, found)]
+    cut = f"The drawing has the first {waterfall.MOST_DRAWN} calls." if len(found) > waterfall.MOST_DRAWN else ""
+    note = el("p", cut, class_="note") if cut else None
+    return [waterfall.draw(row, found), note, *handler_calls.content(calls, found)]
 
 
 async def _log(sources: Sources, row: InvocationRow, body: BodyRow | None) -> Html:

@@ -16,8 +16,8 @@ _ROW = 26
 _CALL_ROW = 20
 _INDENT = 8
 _DIGIT = 6.6
-# The table below the drawing has all calls.
-_MOST_DRAWN = 60
+MOST_DRAWN = 60
+"""Most calls that are drawn, the first ones. The table below the drawing has all."""
 
 
 class Stage(NamedTuple):
@@ -75,7 +75,7 @@ def draw(row: InvocationRow, calls: Sequence[Nested] = ()) -> Html:
         lines.append(el("text", milliseconds(stage.took_ms), x=f"{x + width + 6:.1f}", y=y + 14))
         y += _ROW
         if stage.kind == "handler":
-            for each in calls[:_MOST_DRAWN]:
+            for each in calls[:MOST_DRAWN]:
                 lines += _call(each, y, scale, whole_ms)
                 y += _CALL_ROW
     height = y
@@ -85,7 +85,8 @@ def draw(row: InvocationRow, calls: Sequence[Nested] = ()) -> Html:
     )  # fmt: skip
     rows = [[stage.name, milliseconds(stage.begin_ms), milliseconds(stage.took_ms)] for stage in found]
     as_table = table("Stages", ["stage", "#begins after", "#takes"], rows, empty="No stage was measured.")
-    return render([drawing, el("details", el("summary", "The stages as a table"), as_table)])
+    frame = el("div", drawing, class_="scroll", tabindex="0", role="region", aria_label="Drawing of the stages")
+    return render([frame, el("details", el("summary", "The stages as a table"), as_table)])
 
 
 def _call(each: Nested, y: int, scale: float, whole_ms: float) -> list[Html]:
