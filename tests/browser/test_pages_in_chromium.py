@@ -273,6 +273,26 @@ def test_by_keyboard_alone_a_failure_is_found_and_its_event_is_sent_again(server
     page.close()
 
 
+def test_by_keyboard_alone_dead_letters_are_removed_and_restored(server: Running, chromium: Any) -> None:
+    page = chromium.new_page(viewport={"width": 390, "height": 800})
+    page.goto(f"{server.url}/_thawd/window/queue")
+    assert "To queue again cannot be undone" in page.locator("main").text_content()
+    follow(page, "Remove all …")
+    assert "For 10 minutes, this can be undone" in page.locator("main").text_content()
+    follow(page, "Remove")
+    assert "was removed" in page.locator("[role=status]").text_content()
+    found = axe.Axe().run(page).response
+    assert found["passes"] and not found["violations"], found["violations"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.emulate_media(media="print")
+    assert page.get_by_text("gone for good at").is_visible() and page.evaluate(CUT_OFF) == []
+    page.emulate_media(media="screen")
+    follow(page, "Undo: restore 1 dead letter")
+    assert "1 dead letter was restored" in page.locator("[role=status]").text_content()
+    assert server.function("f")["dead"] == 1
+    page.close()
+
+
 def test_pages_that_nobody_sees_hold_no_connection(server: Running, chromium: Any) -> None:
     context = chromium.new_context()
     for _ in range(8):  # a browser has six connections to a server

@@ -343,7 +343,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.do(self.dead.remove([row.id, 10**9])) == 1
             del self.model.rows[row.id]
             return
-        assert self.do(self.dead.redrive([row.id, 10**9])) == {row.function}
+        assert self.do(self.dead.redrive([row.id, 10**9])) == {row.function: 1}
         row.state = "queued" if row.outcome is None else "delivering"
         row.at = row.accepted_at = self.now
         row.attempts = row.interruptions = row.tries = 0

@@ -132,6 +132,33 @@ def test_removed_letters_are_gone(failing: Project) -> None:
         assert running.function("f")["dead"] == running.function("g")["dead"] == 0
 
 
+def test_a_removal_is_undone_with_a_server_without_one_and_after_a_kill(failing: Project) -> None:
+    with failing.up() as running:
+        give_up(running, f=3)
+        before = letters(failing)
+        first = failing.command("dead", "rm", str(before[0]["id"]))
+        assert first.stderr.startswith("`thawd dead undo 1` restores it until ")
+        assert "`thawd dead undo 2` restores them until" in failing.command("dead", "rm", "--all").stderr
+        running.process.kill()
+        running.process.wait()
+    # Without a server, the last removal is undone first.
+    assert failing.command("dead", "undo").stdout == "2 dead letters restored\n"
+    assert letters(failing) == before[1:]
+    with failing.up() as running:
+        assert failing.command("dead", "undo", "1").stdout == "1 dead letter restored\n"
+        assert letters(failing) == before
+        assert running.function("f")["dead"] == 3
+        again = failing.command("dead", "undo", "1")
+        assert (again.returncode, again.stdout) == (1, "")
+        assert "was undone before, or is older than 10 minutes" in again.stderr
+        assert "no removal that can be undone" in failing.command("dead", "undo").stderr
+        assert ask(f"{running.url}/_thawd/dead/removals")[1] == {"removals": []}
+        # What comes back can be redriven.
+        (failing.root / "mended").touch()
+        assert failing.command("dead", "redrive", "--all").stdout == "3 dead letters queued again\n"
+        eventually(lambda: rows(failing) == [0, 1, 2], what="all rows")
+
+
 def test_without_a_server_the_same_verbs_work_on_its_state_file(failing: Project) -> None:
     none = failing.command("dead", "list")
     assert none.returncode == 1
@@ -258,6 +285,11 @@ def test_the_operations_say_what_is_wrong_with_a_request(failing: Project) -> No
             (f"{dead}/redrive", b"{}", 400, "one of the three"),
             (f"{dead}/remove", b'{"all": true, "ids": [1]}', 400, "one of the three"),
             (f"{dead}/remove", b'{"every": true}', 400, "does not select dead letters"),
+            (f"{dead}/undo", None, 405, "accepts POST"),
+            (f"{dead}/undo", b'{"removal": 7}', 404, "removal 7 cannot be undone"),
+            (f"{dead}/undo", b'{"removal": "7"}', 400, "does not name a removal"),
+            (f"{dead}/undo", b'{"removal": 99999999999999999999}', 400, "does not name a removal"),
+            (f"{dead}/removals", b"{}", 405, "accepts GET"),
             (f"{running.url}/_thawd/queue", b"{}", 405, "accepts GET"),
         ]
         for url, body, status, words in cases:

@@ -213,9 +213,25 @@ def test_dead_letters_are_queued_again_and_removed_after_a_question(open_server:
     eventually(lambda: open_server.function("f")["dead"] == 2, what="the dead letter again")
     for impossible in ({"id": "²"}, {"id": "9" * 30}, {}):
         assert browser.press("/_thawd/window/dead/remove", **impossible)[0] == 400
-    assert "cannot be restored" in browser.press("/_thawd/window/dead/ask", all=1)[1]
+    assert "For 10 minutes, this can be undone" in browser.press("/_thawd/window/dead/ask", all=1)[1]
+    assert "To queue again cannot be undone" in browser.get("/_thawd/window/queue")
     assert open_server.function("f")["dead"] == 2
-    assert "2 dead letters were removed" in browser.press("/_thawd/window/dead/remove", all=1)[1]
+    status, text = browser.press("/_thawd/window/dead/remove", all=1)
+    assert status == 200 and "2 dead letters were removed" in text and "Undo: restore 2 dead letters" in text
+    assert open_server.function("f")["dead"] == 0
+    # Somebody else finds the removal on the page of the queue. It can be undone once.
+    [removal] = set(re.findall(r'name="removal" value="(\d+)"', browser.get("/_thawd/window/queue")))
+    status, text = browser.press("/_thawd/window/dead/undo", removal=removal)
+    assert status == 200 and "2 dead letters were restored" in text and "Undo:" not in text
+    assert open_server.function("f")["dead"] == 2
+    status, text = browser.press("/_thawd/window/dead/undo", removal=removal)
+    assert status == 404 and "was undone before" in text
+    for impossible in ("", "²", "9" * 30, "-1"):
+        assert browser.press("/_thawd/window/dead/undo", removal=impossible)[0] == 404
+    assert browser.send("POST", "/_thawd/window/dead/undo", {"removal": removal})[0] == 403
+    assert "1 dead letter was removed" in browser.press("/_thawd/window/dead/remove", id=numbers[1])[1]
+    assert "1 dead letter was removed" in browser.press("/_thawd/window/dead/remove", all=1)[1]
+    assert browser.get("/_thawd/window/queue").count("Undo: restore 1 dead letter") == 2
 
 
 def test_no_other_site_can_press_a_button_or_read_a_page(open_server: Running, browser: Browser) -> None:

@@ -128,7 +128,7 @@ def test_whatever_happens_every_event_comes_to_an_end_and_runs_once_at_a_time(tm
                 if chance < 0.5:
                     post.invoker.declare(["f"] if chance > 0.15 else [])
                 elif chance > 0.9:
-                    post.invoker.wake(await post.dead_letters.redrive(await post.dead_letters.ids()))
+                    post.invoker.wake(set(await post.dead_letters.redrive(await post.dead_letters.ids())))
                     post.outcomes.wake()
                 await asyncio.sleep(dice.random() * 0.004)
             post.queue.shaky = False

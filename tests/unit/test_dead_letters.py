@@ -99,7 +99,7 @@ def test_dead_letters_of_all_functions_are_found_redriven_and_removed(queue: Eve
         assert await dead.remove_older(3.0) == 2
         assert [letter.id for letter in await dead.page()] == [3, 4, 5]
         before = clock.now()
-        assert await dead.redrive(await dead.ids()) == {"f", "g"}
+        assert set(await dead.redrive(await dead.ids())) == {"f", "g"}
         (event,) = await queue.lease("f", limit=9)
         assert (event.id, event.attempts, event.accepted_at >= before) == (4, 0, True)
         flow = await queue.flow()

@@ -1,4 +1,4 @@
-"""The commands ``thawd dead …``: list, show, redrive and remove dead letters."""
+"""The commands ``thawd dead …``: list, show, redrive, remove and restore dead letters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import click
 
-from thawd.cli.exits import EXIT_FAILED, VerbGroup, warn
+from thawd.cli.exits import EXIT_FAILED, VerbGroup, fail, warn
 from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import age, print_text
 from thawd.cli.queue_answers import ask
@@ -51,7 +51,7 @@ _ID = _DeadLetterId(1, (1 << 63) - 1)
     ),
 )
 def dead() -> None:
-    """List, redrive and remove dead letters.
+    """List, redrive, remove and restore dead letters.
 
     A dead letter is an asynchronous event that failed on every attempt or became too old. To redrive it means to queue
     its event again. A dead letter is kept, with payload and error, until it is redriven or removed, or is older than
@@ -136,7 +136,7 @@ _all = click.option("--all", "everything", is_flag=True, help="Choose the dead l
 @_all
 @config_option
 def redrive(numbers: tuple[int, ...], function: str | None, everything: bool, config_path: Path) -> None:
-    """Queue the events of dead letters again, as if they had just been accepted.
+    """Queue the events of dead letters again, as if they had just been accepted. This cannot be undone.
 
     If the function ran, and only sending its outcome to a destination failed, thawd sends the outcome again, and the
     function does not run.
@@ -151,9 +151,34 @@ def redrive(numbers: tuple[int, ...], function: str | None, everything: bool, co
 @_all
 @config_option
 def remove(numbers: tuple[int, ...], function: str | None, everything: bool, config_path: Path) -> None:
-    """Remove dead letters and their payloads for good."""
+    """Remove dead letters and their payloads.
+
+    For ten minutes, `thawd dead undo` brings them back. Then they are deleted for good. More than 10,000 dead letters,
+    or 256 MiB of events, are deleted for good immediately.
+    """
     document = _change("remove", numbers, function, everything=everything, config_path=config_path)
     _report(document, "removed")
+
+
+@dead.command()
+@click.argument("removal", required=False, type=click.IntRange(1, (1 << 63) - 1))
+@config_option
+def undo(removal: int | None, config_path: Path) -> None:
+    """Bring back the dead letters of the last removal, or of REMOVAL, a number that `thawd dead rm` has printed.
+
+    That is possible for ten minutes, also after a restart of the server. To redrive dead letters cannot be undone.
+    """
+    settings = load(config_path)
+    if removal is None:
+        found = ask(settings, "/_thawd/dead/removals", None, lambda view: view.removals())["removals"]
+        if not found:
+            fail("there is no removal that can be undone; that is possible for ten minutes")
+        removal = found[0]["id"]
+    wanted = removal
+    document = ask(
+        settings, "/_thawd/dead/undo", json.dumps({"removal": wanted}).encode(), lambda view: view.undo(wanted)
+    )
+    _report({**document, "unknown": []}, "restored")
 
 
 def _change(
@@ -177,6 +202,12 @@ def _change(
 def _report(document: dict[str, Any], what: str) -> None:
     count = document["count"]
     click.echo(f"{count:,} dead letter{'' if count == 1 else 's'} {what}")
+    if removal := document.get("undo"):
+        until = datetime.fromisoformat(removal["until"]).astimezone()
+        them = "it" if count == 1 else "them"
+        click.echo(f"`thawd dead undo {removal['id']}` restores {them} until {until:%H:%M}", err=True)
+    elif what == "removed" and count:
+        click.echo("they were too many or too large to be kept, so this cannot be undone", err=True)
     for number in document["unknown"]:
         warn(f"there is no dead letter {number}")
     if document["unknown"]:

@@ -66,6 +66,7 @@ async def _from_file(settings: Settings, question: Question) -> dict[str, Any]:
     from thawd.queue.operator_view import OperatorView
     from thawd.stores.events.dead_letters import DeadLetters
     from thawd.stores.events.event_queue import EventQueue
+    from thawd.stores.events.removals import Removals
     from thawd.stores.schema import open_state
 
     state = open_state(settings.server.data / "thawd.db")
@@ -79,7 +80,7 @@ async def _from_file(settings: Settings, question: Question) -> dict[str, Any]:
             retention_s=settings.server.dead_letter_retention_s,
             report=warn,
         )
-        document = await question(OperatorView(letters, upkeep, wake=lambda functions: None))
+        document = await question(OperatorView(letters, Removals(state), upkeep, wake=lambda functions: None))
         # The document contains payloads that are encoded as JSON already. Encoding and parsing the document turns these
         # payloads into plain objects, as in an answer of the server.
         shown: dict[str, Any] = json.loads(msgspec.json.encode(document))

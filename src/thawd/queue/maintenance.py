@@ -19,6 +19,7 @@ from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
 from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Flow
+from thawd.stores.events.removals import Removals
 from thawd.system.retry import SayOnce
 
 _SAMPLE_S = 5.0
@@ -54,6 +55,7 @@ class Upkeep:
         self._state = state
         self._queue = queue
         self._dead_letters = dead_letters
+        self._removals = Removals(state)
         self._names = names
         self._retention_s = retention_s
         self._reports = SayOnce(report)
@@ -79,13 +81,14 @@ class Upkeep:
             await asyncio.sleep(_SAMPLE_S)
 
     async def sweep(self) -> None:
-        """Delete old dead letters, dead-letter old events of deleted functions, and return unused disk space.
+        """Delete dead letters that are old or were removed, dead-letter events of deleted functions, return disk space.
 
         Raises:
             StoreError: the state file cannot be used.
         """
         while await self._dead_letters.remove_older(clock.now() - self._retention_s):
             continue
+        await self._removals.purge()
         known = set(self._names())
         for name, depth in (await self._queue.depth()).items():
             if depth.queued and name not in known and not self._stopping:

@@ -1,4 +1,4 @@
-"""What operators see of the queue and the dead letters, and do to them: counts, lists, redrive and removal.
+"""What operators see of the queue and the dead letters, and do to them: counts, lists, redrive, removal, undo.
 
 This module makes the JSON documents with which `thawd.gateway.thawd_api.queue` answers `thawd queue` and `thawd dead`.
 Payloads may be secret: only the document of a single dead letter contains its payload, lists do not.
@@ -15,6 +15,7 @@ import msgspec
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
 from thawd.queue.maintenance import Upkeep
 from thawd.stores.events.dead_letters import DeadLetter, DeadLetters, Selection
+from thawd.stores.events.removals import KEPT_S, Removal, Removals
 
 MAX_PAGE = 100
 
@@ -24,12 +25,16 @@ class OperatorView:
 
     Args:
         dead_letters: the dead letters.
+        removals: the removals of dead letters.
         upkeep: returns the figures of the queue.
         wake: called with the names of functions for which events were queued again.
     """
 
-    def __init__(self, dead_letters: DeadLetters, upkeep: Upkeep, *, wake: Callable[[set[str]], None]) -> None:
+    def __init__(
+        self, dead_letters: DeadLetters, removals: Removals, upkeep: Upkeep, *, wake: Callable[[set[str]], None]
+    ) -> None:
         self._dead_letters = dead_letters
+        self._removals = removals
         self._upkeep = upkeep
         self._wake = wake
 
@@ -68,6 +73,7 @@ class OperatorView:
         """Queue dead letters again, as if they had just been accepted.
 
         If a dead letter has an outcome that could not be delivered, only that is delivered; the event does not run.
+        This cannot be undone.
 
         Returns:
             ``count``, the number of events queued, and ``unknown``, the ids in the selection that no dead letter has.
@@ -77,13 +83,45 @@ class OperatorView:
         """
         ids, unknown = await self._resolve(selection)
         functions = await self._dead_letters.redrive(ids)
-        self._wake(functions)
-        return {"count": len(ids), "unknown": unknown}
+        self._wake(set(functions))
+        return {"count": functions.total(), "unknown": unknown}
 
     async def remove(self, selection: Selection) -> dict[str, Any]:
-        """Delete dead letters. Returns and raises what `redrive` does; ``count`` is the number deleted."""
+        """Remove dead letters. For some minutes, that can be undone.
+
+        Returns:
+            What `redrive` returns, with ``count``, the number removed; and ``undo``, the removal, with its ``id``,
+            ``count``, and the times ``removed_at`` and ``until``. None: it cannot be undone.
+
+        Raises:
+            InvalidParameterValueException: the selection has not exactly one of ids, function and all (400).
+        """
         ids, unknown = await self._resolve(selection)
-        return {"count": await self._dead_letters.remove(ids), "unknown": unknown}
+        count, removal = await self._removals.remove(ids)
+        return {"count": count, "unknown": unknown, "undo": None if removal is None else _removal(removal)}
+
+    async def preview(self, selection: Selection) -> dict[str, Any]:
+        """Return what a removal would do: ``count``, ``unknown``, and ``can_undo``. Raises what `remove` does."""
+        ids, unknown = await self._resolve(selection)
+        return {"count": len(ids), "unknown": unknown, "can_undo": await self._removals.fits(ids)}
+
+    async def removals(self) -> dict[str, Any]:
+        """Return the removals that can be undone, the newest first, under the key ``removals``."""
+        return {"removals": [_removal(each) for each in await self._removals.list()]}
+
+    async def undo(self, removal_id: int) -> dict[str, Any]:
+        """Make dead letters again of what a removal has removed. Returns ``count``, how many.
+
+        Raises:
+            ResourceNotFoundException: it was undone before, is too old, or there never was such a removal (404).
+        """
+        count = await self._removals.undo(removal_id)
+        if not count:
+            raise ResourceNotFoundException(
+                f"removal {removal_id} cannot be undone: it was undone before, or is older than {KEPT_S / 60:.0f} "
+                "minutes"
+            )
+        return {"count": count}
 
     async def _resolve(self, selection: Selection) -> tuple[Sequence[int], list[int]]:
         ways = [selection.ids is not None, selection.function is not None, selection.all]
@@ -112,6 +150,15 @@ def _summary(letter: DeadLetter) -> dict[str, Any]:
         "buried_at": _time(letter.buried_at),
         "outcome_kept": letter.has_outcome,
         "payload_bytes": letter.payload_bytes,
+    }
+
+
+def _removal(removal: Removal) -> dict[str, Any]:
+    return {
+        "id": removal.id,
+        "count": removal.count,
+        "removed_at": _time(removal.removed_at),
+        "until": _time(removal.until),
     }
 
 

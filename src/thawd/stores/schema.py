@@ -13,7 +13,7 @@ from pathlib import Path
 from thawd.stores import log_events, metric_history
 from thawd.stores.database import Database
 
-QUEUED, DEAD, DELIVERING = 0, 2, 3
+QUEUED, DEAD, DELIVERING, REMOVED = 0, 2, 3, 4
 """States of an event. A QUEUED event is ready if ``available_at`` is 0; otherwise it waits until that time."""
 
 # Payloads have their own table, so that a change of state does not rewrite up to 1 MiB. Triggers maintain the number of
@@ -166,18 +166,27 @@ CREATE TRIGGER acceptances_inserted INSTEAD OF INSERT ON acceptances BEGIN
 END;
 """
 
+# Removals of dead letters that can be undone; the events have the state REMOVED.
+_REMOVALS = """
+CREATE TABLE removals (id INTEGER PRIMARY KEY AUTOINCREMENT, removed_at REAL NOT NULL) STRICT;
+CREATE TABLE removed (event INTEGER PRIMARY KEY, removal INTEGER NOT NULL) STRICT;
+CREATE INDEX removed_by_removal ON removed (removal, event);
+"""
+
 MIGRATIONS = (
     *(_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS, _STREAMS, _TENANTS),
     log_events.SCHEMA,
     metric_history.SCHEMA,
     _COPIES,
     _ACCEPTANCES,
+    _REMOVALS,
 )
 
 
 def count_waiting(connection: sqlite3.Connection) -> int:
     """How many events there are, without dead letters. The time for this depends only on the number of functions."""
-    (count,) = connection.execute("SELECT coalesce(sum(count), 0) FROM depths WHERE state <> ?", (DEAD,)).fetchone()
+    query = "SELECT coalesce(sum(count), 0) FROM depths WHERE state NOT IN (?, ?)"
+    (count,) = connection.execute(query, (DEAD, REMOVED)).fetchone()
     return int(count)
 
 

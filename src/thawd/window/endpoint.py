@@ -257,16 +257,27 @@ class Window:
         if rest == "try":
             return await self._try(form, token)
         if rest == "dead/ask":
-            return page("Remove dead letters", *queue_page.question(form.fields, token), here=f"{ROOT}/queue")
-        if rest in ("dead/redrive", "dead/remove"):
-            queue = self._sources.queue
-            is_redrive = rest == "dead/redrive"
-            done = await (queue.redrive if is_redrive else queue.remove)(_selection(form.fields))
-            letters, were = counted(done["count"], "dead letter"), "was" if done["count"] == 1 else "were"
-            text = f"{letters} {were} {'queued again' if is_redrive else 'removed'}."
-            content = await queue_page.content(self._sources, {}, token=token)
-            return page("Queue and dead letters", queue_page.told(text), *content, here=f"{ROOT}/queue", live=True)
+            preview = await self._sources.queue.preview(_selection(form.fields))
+            content = queue_page.question(form.fields, token, can_undo=preview["can_undo"])
+            return page("Remove dead letters", *content, here=f"{ROOT}/queue")
+        if rest in ("dead/redrive", "dead/remove", "dead/undo"):
+            return await self._change_letters(rest.removeprefix("dead/"), form.fields, token)
         raise ResourceNotFoundException(f"Nothing can be sent to {ROOT}/{rest}")
+
+    async def _change_letters(self, verb: str, form: Mapping[str, str], token: str) -> bytes:
+        queue = self._sources.queue
+        if verb == "undo":
+            done, what = await queue.undo(_number(form.get("removal", "")) or 0), "restored"
+        elif verb == "redrive":
+            done, what = await queue.redrive(_selection(form)), "queued again"
+        else:
+            done, what = await queue.remove(_selection(form)), "removed"
+        text = f"{counted(done['count'], 'dead letter')} {'was' if done['count'] == 1 else 'were'} {what}."
+        undo = queue_page.undo(done["undo"], token) if done.get("undo") else None
+        if verb == "remove" and done["count"] and undo is None:
+            text += " They were too many or too large to be kept, so this cannot be undone."
+        content = await queue_page.content(self._sources, {}, token=token)
+        return page("Queue and dead letters", queue_page.told(text, undo), *content, here=f"{ROOT}/queue", live=True)
 
     async def _try(self, form: Form, token: str) -> bytes:
         fields, sources = form.fields, self._sources

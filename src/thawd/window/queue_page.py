@@ -1,18 +1,20 @@
-"""The page of the queue and of dead letters: look, queue again, remove."""
+"""The page of the queue and of dead letters: look, queue again, remove, undo a removal."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from thawd.invocation import in_a_line
 from thawd.recording.redaction import Redactor
+from thawd.stores.events.removals import KEPT_S
 from thawd.window.layout import (
     ROOT,
     button,
     code,
+    counted,
     facts,
     function_link,
     hidden,
@@ -26,6 +28,8 @@ from thawd.window.markup import Content, Html, el
 from thawd.window.sources import Sources
 
 _ROWS = 50
+_SHOWN_REMOVALS = 20
+_NO_UNDO = " To queue again cannot be undone: the events run immediately."
 
 
 async def content(sources: Sources, query: Mapping[str, str], *, token: str) -> list[Content]:
@@ -64,7 +68,32 @@ async def content(sources: Sources, query: Mapping[str, str], *, token: str) -> 
         table("Dead letters, the oldest first", heads, lines, empty="No dead letters."),
         el("p", link("More", "queue", {"function": function, "after": page["next"]})) if page["next"] else None,
         _all(function, token) if letters else None,
+        *_removals((await sources.queue.removals())["removals"], token),
     ]  # fmt: skip
+
+
+def _removals(removals: Sequence[Mapping[str, Any]], token: str) -> list[Content]:
+    if not removals:
+        return []
+    lines = [
+        el(
+            "div",
+            undo(each, token),
+            f" {counted(each['count'], 'dead letter')}, removed at {each['removed_at']}; ",
+            f"gone for good at {each['until']}.",
+            class_="line",
+        )
+        for each in removals[:_SHOWN_REMOVALS]
+    ]
+    more = len(removals) - _SHOWN_REMOVALS
+    note = f"And {counted(more, 'earlier removal')}, which thawd dead undo can undo." if more > 0 else None
+    return [el("h2", "Removed dead letters"), *lines, el("p", note, class_="note") if note else None]
+
+
+def undo(removal: Mapping[str, Any], token: str) -> Html:
+    """Return the button that undoes a removal."""
+    letters = counted(removal["count"], "dead letter")
+    return button(f"Undo: restore {letters}", f"{ROOT}/dead/undo", token, {"removal": removal["id"]})
 
 
 def _line(letter: Mapping[str, Any], errors: Mapping[str, str]) -> list[Content]:
@@ -85,10 +114,12 @@ def _all(function: str | None, token: str) -> Html:
     fields: dict[str, str | int] = {"function": function} if function else {"all": 1}
     whose = f"all of {function}" if function else "all"
     return el(
-        "p",
+        "div",
         button(f"Queue {whose} again", f"{ROOT}/dead/redrive", token, fields),
         " ",
         button(f"Remove {whose} …", f"{ROOT}/dead/ask", token, fields, danger=True),
+        el("span", _NO_UNDO, class_="note"),
+        class_="line",
     )
 
 
@@ -122,7 +153,7 @@ def _letter(letter: Mapping[str, Any], redactor: Redactor, token: str) -> list[C
         ),
         el("p", "If you queue it again, only its outcome is delivered; the function does not run."
            if letter["outcome_kept"] else
-           "Unless the cause has gone since, the unchanged event will probably fail again.", class_="note"),
+           "Unless the cause has gone since, the unchanged event will probably fail again.", _NO_UNDO, class_="note"),
         button("Queue it again", f"{ROOT}/dead/redrive", token, fields),
         " ",
         link("Change it first", "try", {"dead": letter["id"]}),
@@ -141,8 +172,20 @@ def _path_of(letter: Mapping[str, Any]) -> str:
     return f"invocations/{quote(letter['request_id'], safe='')}"
 
 
-def question(form: Mapping[str, str], token: str) -> list[Content]:
-    """Return the question before dead letters are removed, because that cannot be undone."""
+def question(form: Mapping[str, str], token: str, *, can_undo: bool) -> list[Content]:
+    """Return the question before dead letters are removed.
+
+    Args:
+        form: which dead letters: ``id``, ``function`` or ``all``.
+        token: token of the session's forms.
+        can_undo: whether the removal can be undone for some minutes.
+    """
+    then = (
+        f"For {KEPT_S / 60:.0f} minutes, this can be undone on the page of the queue. Then the events are gone for "
+        "good."
+        if can_undo
+        else "They are too many or too large to be kept, so this cannot be undone: the events are gone for good."
+    )
     fields = {name: form[name] for name in ("id", "function", "all") if form.get(name)}
     what = (
         f"dead letter {fields['id']}"
@@ -150,7 +193,7 @@ def question(form: Mapping[str, str], token: str) -> list[Content]:
         else f"all dead letters of {fields.get('function', 'all functions')}"
     )
     return [
-        el("p", f"Remove {what}? The events cannot be restored afterwards.", class_="bad"),
+        el("p", f"Remove {what}? {then}", class_="bad"),
         el(
             "form",
             hidden("token", token),
@@ -163,6 +206,6 @@ def question(form: Mapping[str, str], token: str) -> list[Content]:
     ]  # fmt: skip
 
 
-def told(text: str) -> Html:
+def told(text: str, *more: Content) -> Html:
     """Return what a button has done."""
-    return el("p", text, class_="good", role="status")
+    return el("div", el("p", text, class_="good", role="status"), *more)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Protocol
 from urllib.parse import parse_qs
 
 import msgspec
@@ -43,7 +44,20 @@ class QueueOperations(Protocol):
         """Queue the selected dead letters again."""
 
     async def remove(self, selection: Selection) -> dict[str, Any]:
-        """Delete the selected dead letters."""
+        """Remove the selected dead letters; for some minutes, that can be undone."""
+
+    async def preview(self, selection: Selection) -> dict[str, Any]:
+        """What a removal of the selected dead letters would do."""
+
+    async def removals(self) -> dict[str, Any]:
+        """The removals that can be undone."""
+
+    async def undo(self, removal_id: int) -> dict[str, Any]:
+        """Make dead letters again of what a removal has removed."""
+
+
+class _Undo(msgspec.Struct, forbid_unknown_fields=True):
+    removal: Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 
 class QueueApi:
@@ -51,7 +65,11 @@ class QueueApi:
 
     def __init__(self, operations: QueueOperations) -> None:
         self._operations = operations
-        self._changes = {"redrive": operations.redrive, "remove": operations.remove}
+        self._changes: dict[str, Callable[[bytes], Awaitable[dict[str, Any]]]] = {
+            "redrive": lambda body: operations.redrive(_selection(body)),
+            "remove": lambda body: operations.remove(_selection(body)),
+            "undo": lambda body: operations.undo(_removal(body)),
+        }
 
     def claims(self, path: str) -> bool:
         """Whether a request with this path is for the queue or for dead letters."""
@@ -72,9 +90,11 @@ class QueueApi:
             raise MethodNotAllowedException(f"{path} accepts {wanted}, not {scope['method']}", allowed=(wanted,))
         if change is not None:
             body = await read_body(scope, receive, limit_bytes=_MAX_BODY_BYTES, operation=rest)
-            document = await change(_selection(body))
+            document = await change(body)
         elif path == QUEUE_PATH:
             document = await self._operations.overview()
+        elif rest == "removals":
+            document = await self._operations.removals()
         elif rest:
             document = await self._operations.show(_number(rest, "the id of a dead letter"))
         else:
@@ -92,6 +112,13 @@ def _selection(body: bytes) -> Selection:
         return msgspec.json.decode(body, type=Selection)
     except msgspec.DecodeError as error:
         raise InvalidRequestContentException(f"The body does not select dead letters: {error}") from None
+
+
+def _removal(body: bytes) -> int:
+    try:
+        return msgspec.json.decode(body, type=_Undo).removal
+    except msgspec.DecodeError as error:
+        raise InvalidRequestContentException(f"The body does not name a removal: {error}") from None
 
 
 def _number(text: str, what: str) -> int:

@@ -20,6 +20,7 @@ from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
 from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.outbox import Outbox
+from thawd.stores.events.removals import Removals
 from thawd.stores.events.running_marks import Marks
 from thawd.telemetry.console import complain, say
 from thawd.telemetry.metrics import EVENT_COUNTERS, EVENT_GAUGES, Metrics
@@ -84,7 +85,7 @@ class EventSubsystem:
             retention_s=server.dead_letter_retention_s,
             report=complain,
         )
-        self.operator_view = OperatorView(dead_letters, self._upkeep, wake=self._wake)
+        self.operator_view = OperatorView(dead_letters, Removals(state), self._upkeep, wake=self._wake)
 
     async def recover(self) -> None:
         """Queue again the events that were running when the previous server ended. Call it before any function runs.

@@ -5,5 +5,5 @@
 - `copies`, `copied_events`: copies of events outside this machine, and events that come from such copies
 - `event_rows`: the rows of the state file
 - `outbox`: outcomes that wait to be delivered
-- `dead_letters`: events that failed for good
+- `dead_letters`, `removals`: events that failed for good; removals of them, which can be undone
 """

@@ -1,12 +1,14 @@
 """Dead letters: events that failed for good, kept with payload and error until they are redriven, removed or too old.
 
 `thawd.queue.invoker` decides which events fail for good. `add` writes a dead letter inside a transaction of
-`thawd.stores.events.event_queue`. `DeadLetters` reads, redrives and removes dead letters.
+`thawd.stores.events.event_queue`. `DeadLetters` reads, redrives and deletes dead
+letters; `thawd.stores.events.removals` removes them so that this can be undone.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ import msgspec
 from thawd.stores import clock
 from thawd.stores.database import Database
 from thawd.stores.events.event_rows import COLUMNS, Event, count_flow, event_of, kept
-from thawd.stores.schema import DEAD, DELIVERING, QUEUED
+from thawd.stores.schema import DEAD, DELIVERING, QUEUED, REMOVED
 
 # Most rows changed in one transaction, so that other writers can write between two transactions.
 _AT_ONCE = 500
@@ -96,21 +98,21 @@ class DeadLetters:
 
         return await self._db.read(work)
 
-    async def redrive(self, ids: Iterable[int]) -> set[str]:
+    async def redrive(self, ids: Iterable[int]) -> Counter[str]:
         """Queue dead letters again, as if they had just been accepted.
 
         If a dead letter has an outcome, its event does not run again: only the outcome is delivered.
 
         Returns:
-            The functions of these events. Ids without a dead letter are ignored.
+            How many events of each function were queued. Ids without a dead letter are ignored.
         """
-        functions: set[str] = set()
+        functions: Counter[str] = Counter()
         for part in _parts(ids):
-            functions |= await self._db.write(lambda connection, part=part: _redrive(connection, part))  # type: ignore[misc]
+            functions += await self._db.write(lambda connection, part=part: _redrive(connection, part))  # type: ignore[misc]
         return functions
 
     async def remove(self, ids: Iterable[int]) -> int:
-        """Delete the dead letters with these ids; returns how many existed."""
+        """Delete the dead letters with these ids for good; returns how many existed."""
         removed = 0
         for part in _parts(ids):
             removed += await self._db.write(lambda connection, part=part: _remove(connection, part))  # type: ignore[misc]
@@ -164,8 +166,8 @@ def add(connection: sqlite3.Connection, event_id: int, *, error: str, condition:
     """
     row = connection.execute(
         "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ?, condition = ? "
-        "WHERE id = ? AND state <> ? RETURNING function",
-        (DEAD, at, int(counts), kept(error), condition, event_id, DEAD),
+        "WHERE id = ? AND state NOT IN (?, ?) RETURNING function",
+        (DEAD, at, int(counts), kept(error), condition, event_id, DEAD, REMOVED),
     ).fetchone()
     if row is None:
         return False
@@ -206,9 +208,9 @@ def _page(
     ]
 
 
-def _redrive(connection: sqlite3.Connection, ids: Sequence[int]) -> set[str]:
+def _redrive(connection: sqlite3.Connection, ids: Sequence[int]) -> Counter[str]:
     now = clock.now()
-    functions = set()
+    functions: Counter[str] = Counter()
     for number in ids:
         row = connection.execute(
             "UPDATE events SET state = CASE WHEN EXISTS (SELECT 1 FROM deliveries WHERE event = id) THEN ? ELSE ? END, "
@@ -217,7 +219,7 @@ def _redrive(connection: sqlite3.Connection, ids: Sequence[int]) -> set[str]:
             (DELIVERING, QUEUED, now, now, number, DEAD),
         ).fetchone()
         if row is not None:
-            functions.add(row[0])
+            functions[row[0]] += 1
             connection.execute("UPDATE deliveries SET since = ?, tries = 0 WHERE event = ?", (now, number))
     return functions
 

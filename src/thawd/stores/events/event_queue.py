@@ -2,11 +2,12 @@
 
 Events are delivered at least once. Leases exist only in memory, because only one process uses a state file (the data
 folder is locked). A running event is still QUEUED in the table, so after a crash it runs again. In the table each event
-is in one of three states:
+is in one of four states:
 
     QUEUED      waits to run, now (``available_at`` 0) or at a later time
     DELIVERING  has run; its outcome waits to be delivered, and is stored together with it
     DEAD        a dead letter, kept with its error until it is redriven, removed or too old
+    REMOVED     a dead letter that was removed, kept for some minutes, so that this can be undone
 
 `thawd.queue.invoker` decides which events are invoked, retried and dead-lettered; this module stores its decisions.
 """
@@ -43,7 +44,7 @@ from thawd.stores.events.event_rows import (
 )
 from thawd.stores.events.leases import Leases
 from thawd.stores.events.running_marks import Marks
-from thawd.stores.schema import DEAD, DELIVERING, QUEUED
+from thawd.stores.schema import DEAD, DELIVERING, QUEUED, REMOVED
 
 T = TypeVar("T")
 
@@ -424,7 +425,7 @@ class EventQueue:
             lambda connection: connection.execute("SELECT function, state, count FROM depths").fetchall()
         )
         for function, state, count in rows:
-            if count:
+            if count and state != REMOVED:
                 counts.setdefault(function, {})[state] = count
         return {function: self._depth_of(function, by_state) for function, by_state in counts.items()}
 
