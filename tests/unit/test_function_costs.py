@@ -121,6 +121,8 @@ def test_an_estimate_counts_the_last_day_and_the_month_and_measures_the_log(tmp_
     shown = str(render(cost_section.content(found, "f")))
     assert "40 invocations in its log with 512 MB: 15 ms ±" in shown
     assert "This month: 36 invocations, counted since <time" in shown
+    shown = str(render(cost_section.content(found, "f", is_in_cluster=True)))
+    assert "This month: 36 invocations on this machine, counted since <time" in shown
 
 
 def test_a_time_of_which_counts_are_gone_is_not_called_whole(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ class AcceptedLink(Channel):
                 self.send(channel.REFUSED, {"why": why})
                 return
             result = await self._run(invocation)
-            fields = {name: getattr(result, name) for name in _RESULT_FIELDS}
+            fields = {name: getattr(result, name) for name in (*_RESULT_FIELDS, *_MEASURED_FIELDS)}
             tail = result.log_tail.decode("latin-1")
             self.send(
                 channel.RESULT,
@@ -283,6 +283,8 @@ _RESULT_FIELDS = (
     "content_type",
     "batch_size",
 )
+# Fields that machines of earlier versions do not send.
+_MEASURED_FIELDS = ("memory_mb", "peak_mib", "is_restored")
 _ERRORS: dict[str, type[ThawdError]] = {
     kind.__name__: kind
     for kind in (
@@ -331,6 +333,7 @@ def result_of(head: Mapping[str, Any], body: bytes) -> Result:
     """Return the result in a frame."""
     return Result(
         **{name: head[name] for name in _RESULT_FIELDS},
+        **{name: head[name] for name in _MEASURED_FIELDS if name in head},
         payload=body,
         log_tail=str(head["log_tail"]).encode("latin-1"),
         start_kind=StartKind(head["start_kind"]),

@@ -30,7 +30,6 @@ from thawd.telemetry.console import (
     fit,
     harmless,
     is_structured,
-    redact_with,
     say,
     takes_lines,
     write_record,
@@ -234,7 +233,6 @@ def show_requests(platform: Platform) -> Callable[[], None]:
         is_failed = ended.result is not None and ended.result.function_error is not None
         return is_failed and ended.invocation.asynchronous and platform.events.invoker.stopping
 
-    redact_with(redactor.text)
     lines = RequestLines(version_of, log_of, redactor=redactor, as_records=is_structured(), runs_again=runs_again)
     reporting = dispatcher.reporting
     if reporting is None:

@@ -43,7 +43,7 @@ from thawd.server.web import Uvicorn, configured, quieten_uvicorn
 from thawd.sources.buckets.files import install_lease_signal_handler
 from thawd.stores.backup import RESCUED, rescue, rescued
 from thawd.system import decoded_types, threads
-from thawd.telemetry.console import complain, in_background, is_quiet, say
+from thawd.telemetry.console import complain, in_background, is_quiet, redact_with, say
 
 if TYPE_CHECKING:
     from thawd.deploy.projects.stack_updates import ServedProject
@@ -174,6 +174,7 @@ class Server:
         platform = self._platform
         decoded_types.examine()  # before the first thread decodes a document
         await platform.open(aws=self._aws, emulator=self._emulator, stopping=self._stop)
+        redact_with(platform.recording.redactor.text)
         if not is_quiet():
             self._show_rest = show_requests(platform)
         lasting = await self._start_lasting(tasks)

@@ -209,7 +209,7 @@ class _CapturedStream(io.TextIOBase):
     def __init__(self, stream: TextIO | None, level: str, emit: Emit) -> None:
         super().__init__()
         self._stream, self._level, self._emit = stream, level, emit
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may print something meanwhile
         self._text = ""
 
     # click takes a stream as it is only if the stream has an encoding.

@@ -9,12 +9,13 @@ from thawd.window.markup import Content, el
 from thawd.window.sources import CostEstimate, CountedPeriod
 
 
-def content(estimate: CostEstimate, name: str) -> list[Content]:
+def content(estimate: CostEstimate, name: str, *, is_in_cluster: bool = False) -> list[Content]:
     """Return the section.
 
     Args:
         estimate: what is shown.
         name: the function's name.
+        is_in_cluster: whether other machines run the function, too. Their invocations are not in the estimate.
     """
     more = ["With ", el("code", f"thawd cost {name}"), ", other figures can be tried."]
     if estimate.refusal:
@@ -29,7 +30,7 @@ def content(estimate: CostEstimate, name: str) -> list[Content]:
     is_least = any(row.is_least for row in estimate.rows)
     return [
         table(f"What its invocations would cost, {estimate.currency}", heads, rows, empty=""),
-        el("p", *_counts(estimate.periods), class_="note"),
+        el("p", *_counts(estimate.periods, " on this machine" if is_in_cluster else ""), class_="note"),
         el(
             "p",
             f"Durations are the average of the last {counted(estimate.measured, 'invocation')} in its log with "
@@ -46,11 +47,11 @@ def content(estimate: CostEstimate, name: str) -> list[Content]:
     ]
 
 
-def _counts(periods: tuple[CountedPeriod, ...]) -> list[Content]:
+def _counts(periods: tuple[CountedPeriod, ...], where: str) -> list[Content]:
     parts: list[Content] = []
     for period in periods:
         named = period.name[0].upper() + period.name[1:]
-        parts += [f"{named}: {counted(period.invocations, 'invocation')}, counted since ", when(period.since_ms)]
+        parts += [f"{named}: {counted(period.invocations, 'invocation')}{where}, counted since ", when(period.since_ms)]
         if not period.is_whole:
             parts.append(" only: older counts are not kept (server.record_days)")
         parts.append(". ")

@@ -65,7 +65,9 @@ async def content(sources: Sources, name: str, query: Mapping[str, str]) -> list
         el("h2", "Versions and aliases"),
         _versions(family, entry),
         el("h2", "Cost on AWS Lambda"),
-        cost_section.content(await sources.cost(family.latest.function), name),
+        cost_section.content(
+            await sources.cost(family.latest.function), name, is_in_cluster=sources.machines is not None
+        ),
         el("h2", "Configuration"),
         _configuration(family.latest.function),
     ]
