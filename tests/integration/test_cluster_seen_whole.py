@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
+import subprocess
+import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from tests.integration.cables import Cable
 from tests.integration.clusters import registered
-from tests.integration.conftest import Running, eventually
+from tests.integration.conftest import Project, Running, eventually
 from tests.integration.postgresql import DEFAULT_PORT, Postgresql
 
 CONFIG = """
 [functions.app]
 handler = "app.handler"
 maximum_retry_attempts = 0
+provisioned_concurrency = 3
 """
 SECRET = "secret-of-every-server-1"
 
@@ -33,6 +39,14 @@ class Three:
 
     def page(self, machine: str, path: str = "/_thawd/") -> str:
         return fetched(f"{self.running[machine].url}{path}", key=SECRET)
+
+
+def invoke(running: Running, event: Any, *, kind: str = "RequestResponse") -> bytes:
+    url = f"{running.url}/2015-03-31/functions/app/invocations"
+    headers = {"x-api-key": SECRET, "x-amz-invocation-type": kind}
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(event).encode(), headers), timeout=60) as answer:
+        found: bytes = answer.read()
+    return found
 
 
 def fetched(url: str, *, key: str) -> str:
@@ -75,8 +89,10 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
 
 
 def all_serve(running: Running) -> bool:
+    """Whether all machines serve, and each has an environment, so that requests run where they enter."""
     shown = rows(fetched(f"{running.url}/_thawd/", key=SECRET))
-    return [row[1].removesuffix(", leads") for row in shown.values()] == ["serving"] * 3
+    are_ready = all(re.fullmatch(r"[1-9] .*; 0 busy", row[5]) for row in shown.values())
+    return are_ready and [row[1].removesuffix(", leads") for row in shown.values()] == ["serving"] * 3
 
 
 def test_the_first_page_of_each_machine_shows_all_machines(three: Three) -> None:
@@ -91,12 +107,100 @@ def test_the_first_page_of_each_machine_shows_all_machines(three: Three) -> None
         assert shown[name][0] == f"{name} (this machine)"
         assert sorted(row[1] for row in shown.values()) == ["serving", "serving", "serving, leads"]
         assert {row[2] for row in shown.values()} == {"0.1.0"}
-        assert any(row[4].startswith("512 of ") for row in shown.values())
-        assert any(re.fullmatch(r"1 (thawed|forked|cold); 0 busy", row[5]) for row in shown.values())
+        assert all(re.match(r"(512|1,024|1,536) of ", row[4]) for row in shown.values())
+        assert all(re.fullmatch(r"[1-3] (thawed|forked|cold); 0 busy", row[5]) for row in shown.values())
         assert SECRET not in page
         others = [each for each in "abc" if each != name]
         for other in others:
             assert f'href="{running[other].url}/_thawd/"' in page
+
+
+def test_commands_show_all_machines_or_one(three: Three) -> None:
+    project = three.running["a"].project
+
+    def shown(*arguments: str) -> str:
+        done = project.command(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    status = shown("status")
+    assert [line.split()[0] for line in status.splitlines()[1:4]] == ["a", "b", "c"] and "a (this one)" in status
+    functions = [line.split()[:3] for line in status.splitlines()[6:]]
+    assert functions == [["app", name, "Active"] for name in "abc"]
+    document = json.loads(shown("status", "--json"))
+    assert [*document["status"]] == ["a", "b", "c"] and document["away"] == {}
+    one = shown("status", "--machine", "b")
+    assert one.startswith(three.running["b"].url) and "app: Active" in one
+    assert "did you mean" in project.command("status", "--machine", "B").stderr
+    invoke(three.running["c"], {}, kind="Event")
+    eventually(lambda: queues(shown("queue", "--json")) == {"c": 1}, what="the event of c")
+    assert [line.split()[:2] for line in shown("queue").splitlines()[1:]] == [["app", "c"]]
+    assert "no asynchronous events" in shown("queue", "--machine", "a")
+    # Somebody without the key learns nothing.
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        fetched(f"{three.running['a'].url}/_thawd/machines?ask=logs&group=/aws/lambda/app&last=1", key="wrong")
+    with refused.value as answer:
+        assert answer.code == 403
+
+
+def queues(document: str) -> dict[str, int]:
+    """Accepted events by machine, without the machines that have accepted none."""
+    counts = {name: each["functions"] for name, each in json.loads(document)["machines"].items()}
+    return {name: each["app"]["done"] for name, each in counts.items() if "app" in each}
+
+
+def test_logs_of_all_machines_are_merged_and_followed(three: Three) -> None:
+    running = three.running
+    project = running["b"].project
+
+    def logged(*options: str) -> list[dict[str, Any]]:
+        done = project.command("logs", "app", "--json", "--since", "1h", *options)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    ran = {name: ran_on(running, name) for name in "abc"}
+    for name, request_id in ran.items():
+        lines = logged("--request", request_id)
+        assert {line["machine"] for line in lines} == {name}
+        assert [line["message"] for line in lines if line["message"].startswith("on ")] == [f"on {name}"]
+        assert lines[-1]["message"].startswith("REPORT")
+    everything = logged()
+    assert {line["machine"] for line in everything} == {*"abc"}
+    assert [line["time"] for line in everything] == sorted(line["time"] for line in everything)
+    assert {line["machine"] for line in logged("--grep", "^on c$")} == {"c"}
+    assert {line["machine"] for line in logged("--machine", "c")} == {"c"}
+    last = project.command("logs", "app", "-n", "3").stdout.splitlines()
+    assert len(last) == 3 and last == project.command("logs", "app", "-n", "9").stdout.splitlines()[-3:]
+    assert "no function 'nothing'" in project.command("logs", "nothing").stderr
+
+    with following(project, "logs", "app", "-f", "-n", "1", "--json", "--grep", "^on ") as lines:
+        for name in "cab":
+            ran_on(running, name)
+            line = json.loads(next(lines))
+            assert (line["machine"], line["message"]) == (name, f"on {name}")
+
+
+def ran_on(running: dict[str, Running], name: str) -> str:
+    """Run the function on a machine; returns the request id."""
+
+    def run() -> str | None:
+        answer = json.loads(invoke(running[name], {}))
+        return str(answer["request_id"]) if answer["machine"] == name else None
+
+    return str(eventually(run, what=f"a run on {name}"))
+
+
+@contextlib.contextmanager
+def following(project: Project, *arguments: str) -> Iterator[Iterator[str]]:
+    """Run a command that prints one line and then follows a log; yields its further lines."""
+    command = [sys.executable, "-m", "thawd", *arguments]
+    with subprocess.Popen(command, cwd=project.root, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline()
+            yield iter(process.stdout)
+        finally:
+            process.kill()
 
 
 def test_a_machine_that_is_cut_off_paused_or_killed_is_shown_as_such_and_delays_no_page(three: Three) -> None:
@@ -117,4 +221,8 @@ def test_a_machine_that_is_cut_off_paused_or_killed_is_shown_as_such_and_delays_
         eventually(lambda until=until: all_serve(until), what="three machines that serve")
     running["c"].process.kill()
     eventually(lambda: rows(three.page("a"))["c"][1].startswith("gone: "), what="that c is gone")
+    for command in (("status",), ("queue",), ("logs", "app")):
+        done = running["a"].project.command(*command)
+        assert done.returncode == 0 and "c: gone: " in done.stderr, command
+        assert "b " in done.stdout or command == ("queue",)
     assert rows(three.page("b"))["a"][1].startswith("serving")

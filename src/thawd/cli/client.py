@@ -156,6 +156,16 @@ def address(settings: Settings) -> tuple[str, int]:
     return configured
 
 
+def may_answer(settings: Settings) -> bool:
+    """Whether there may be a server for this configuration; if not, `address` would end the command."""
+    if is_named():
+        return True
+    try:
+        return is_locked(settings.server.data) or _is_of_another_machine(settings.server.host)
+    except OSError:
+        return True  # a request says what is wrong
+
+
 def _none_runs(settings: Settings, configured: tuple[str, int]) -> str:
     other = ""
     if _is_listening(configured):

@@ -30,18 +30,20 @@ class LogLine:
         stream: name of its log stream.
         message: the message.
         request_id: the invocation that it belongs to; empty if it belongs to none.
+        machine: the machine of a cluster where it was written; empty if only one machine is shown.
     """
 
     time: bytes
     stream: bytes
     message: bytes
     request_id: bytes = b""
+    machine: str = ""
 
     @classmethod
-    def at(cls, time_ms: int, stream: bytes, message: bytes, request_id: bytes) -> LogLine:
+    def at(cls, time_ms: int, stream: bytes, message: bytes, request_id: bytes, machine: str = "") -> LogLine:
         """Make a line that was written `time_ms` milliseconds after the beginning of 1970."""
         text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time_ms // 1000)) + f".{time_ms % 1000:03d}Z"
-        return cls(text.encode(), stream, message, request_id)
+        return cls(text.encode(), stream, message, request_id, machine)
 
     @property
     def text(self) -> bytes:
@@ -56,12 +58,15 @@ class LogLine:
         written, stream = self.time.decode(errors="replace"), self.stream.decode(errors="replace")
         if layout is Layout.JSON:
             fields = {"time": written, "stream": stream, "message": message}
+            if self.machine:
+                fields["machine"] = self.machine
             if self.request_id:
                 fields["requestId"] = self.request_id.decode()
             return json.dumps(fields, ensure_ascii=False)
+        machine = f"{self.machine} " if self.machine else ""
         if layout is Layout.SHORT:
-            return f"{written[11:19]} {stream.rpartition(']')[2][:_STREAM_DIGITS]} {message}"
-        return f"{written} {stream} {message}" if written else message
+            return f"{written[11:19]} {machine}{stream.rpartition(']')[2][:_STREAM_DIGITS]} {message}"
+        return f"{written} {machine}{stream} {message}" if written else message
 
 
 def print_lines(lines: Iterable[LogLine], layout: Layout) -> None:

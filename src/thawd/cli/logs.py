@@ -8,12 +8,14 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from thawd.cli.cluster_logs import ClusterLog, print_log
 from thawd.cli.exits import fail, warn
 from thawd.cli.log_lines import Layout, LogLine, print_lines
+from thawd.cli.machines import cluster_of, machine_option
 from thawd.cli.options import complete_function, config_option, examples, load, project_of
 from thawd.cli.suggestions import did_you_mean
 from thawd.cli.times import moment
@@ -34,6 +36,7 @@ _LINES = 100
         "thawd logs classify --request 7010a3f2       # the lines of one invocation",
         "thawd logs classify -n 1000 --raw | less",
         "thawd logs /team/shared               # a log group that functions share",
+        "thawd logs classify --machine b       # the lines of one machine of a cluster",
     )
 )
 @click.argument("function", shell_complete=complete_function)
@@ -55,6 +58,7 @@ _LINES = 100
     default=None,
     help="Print times and log streams whole, or short. Default: short on a terminal.",
 )
+@machine_option
 @config_option
 def logs(  # noqa: PLR0913, PLR0917 - an option each
     function: str,
@@ -66,6 +70,7 @@ def logs(  # noqa: PLR0913, PLR0917 - an option each
     raw: bool,
     as_json: bool,
     is_long: bool | None,
+    machine: str | None,
     config_path: Path,
 ) -> None:
     """Print the log of FUNCTION.
@@ -73,6 +78,9 @@ def logs(  # noqa: PLR0913, PLR0917 - an option each
     The log contains everything that the function printed, and the START, END and REPORT lines of each invocation. If
     FUNCTION contains a slash, it is the name of a log group, which several functions can share (option log_group). The
     command works whether or not the server runs. While it runs, the logical id of a project's function will do, too.
+
+    In a cluster, the lines of all machines are merged by time, and each has the name of its machine, except with --raw.
+    The server on this machine asks the others.
     """
     from thawd.telemetry.logs.groups import path_of_group
     from thawd.telemetry.logs.reader import LogReader
@@ -82,18 +90,19 @@ def logs(  # noqa: PLR0913, PLR0917 - an option each
         raise click.UsageError("--raw and --json exclude each other")
     selection = Selection(_pattern(grep), _request(request), 0 if since is None else int(moment(since) * 1000))
     settings = load(config_path)
-    path = path_of_group(settings.server.data / "logs", _group(function, settings, config_path))
+    group = _group(function, settings, config_path)
     layout = Layout.RAW if raw else Layout.JSON if as_json else _layout(is_long)
     count = lines if lines is not None else _LINES if selection.wants_all else None
+    if (settings.cluster is not None or machine is not None) and (cluster := cluster_of(settings, machine)) is not None:
+        whole = ClusterLog(cluster, group, selection)
+        if not print_log(whole, layout, count=count, follow=follow, may_be_missing=function in settings.functions):
+            _fail_missing(function, settings)
+        return
+    path = path_of_group(settings.server.data / "logs", group)
     with LogReader(path, report=warn) as log:
         last = log.start((count or 0) if selection.wants_all else 0, unfinished=not follow)
         if function not in settings.functions and not log.exists:
-            if "/" in function:
-                fail(f"there is no log group {function!r}")
-            fail(
-                f"there is no function {function!r}, and no log of such a function; "
-                f"{did_you_mean(function, settings.functions)}"
-            )
+            _fail_missing(function, settings)
         past = _parsed(last, selection) if selection.wants_all else _selected(path, selection)
         if count is None and not follow:
             print_lines(past, layout)  # without keeping them: a log may be large
@@ -103,6 +112,15 @@ def logs(  # noqa: PLR0913, PLR0917 - an option each
         with contextlib.suppress(KeyboardInterrupt):
             if follow:
                 _follow(log, selection, layout, {line.text for line in shown})
+
+
+def _fail_missing(function: str, settings: Settings) -> NoReturn:
+    if "/" in function:
+        fail(f"there is no log group {function!r}")
+    fail(
+        f"there is no function {function!r}, and no log of such a function; "
+        f"{did_you_mean(function, settings.functions)}"
+    )
 
 
 def _follow(log: LogReader, selection: Selection, layout: Layout, printed: set[bytes]) -> None:

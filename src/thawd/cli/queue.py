@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli.exits import fail
+from thawd.cli.machines import Cluster, cluster_of, machine_option
 from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import age, print_text
 from thawd.cli.queue_answers import ask
@@ -24,11 +25,14 @@ _WATCH_S = 1.0
 _CLEAR = "\x1b[H\x1b[2J"
 
 
-@click.command(epilog=examples("thawd queue --watch"))
+@click.command(
+    epilog=examples("thawd queue --watch", "thawd queue --machine b              # one machine of a cluster")
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--watch", is_flag=True, help="Print the state again every second, until Ctrl-C.")
+@machine_option
 @config_option
-def queue(as_json: bool, watch: bool, config_path: Path) -> None:
+def queue(as_json: bool, watch: bool, machine: str | None, config_path: Path) -> None:
     """Show the queue of asynchronous events, by function.
 
     The columns count events. "queued" events wait to run, and "oldest" is the age of the oldest of them. "running"
@@ -36,23 +40,32 @@ def queue(as_json: bool, watch: bool, config_path: Path) -> None:
     events have run, and their outcome has not been delivered to its destination yet. "dead" events are dead letters;
     see `thawd dead`. "in/s" (accepted events) and "done/s" are averages of the last minute, and 0 if no server runs.
     "accepted", "done", "retried" and "buried" (dead-lettered) count all events since the data folder was created.
+
+    In a cluster, each machine has a queue, and the output has a row for each function on each machine.
     """
     settings = load(config_path)
+    cluster = cluster_of(settings, machine)
     try:
         with contextlib.suppress(KeyboardInterrupt) if watch else contextlib.nullcontext():
-            _show_queue(settings, as_json=as_json, is_watched=watch)
+            _show_queue(settings, cluster, as_json=as_json, is_watched=watch)
             while watch:
                 time.sleep(_WATCH_S)
-                _show_queue(settings, as_json=as_json, is_watched=True)
+                _show_queue(settings, cluster, as_json=as_json, is_watched=True)
     except ThawdError as error:
         fail(str(error))
 
 
-def _show_queue(settings: Settings, *, as_json: bool, is_watched: bool) -> None:
-    document = ask(settings, "/_thawd/queue", None, lambda view: view.overview())
+def _show_queue(settings: Settings, cluster: Cluster | None, *, as_json: bool, is_watched: bool) -> None:
+    answers = None if cluster is None else cluster.ask("queue")
+    if answers is None:
+        document = ask(settings, "/_thawd/queue", None, lambda view: view.overview())
+    else:
+        document = {"machines": answers.documents, "away": answers.away}
     if is_watched and sys.stdout.isatty():
         click.echo(_CLEAR, nl=False)
     _print_queue(document, as_json=as_json, on_one_line=is_watched)
+    if answers is not None and not as_json:
+        answers.warn_away()
     sys.stdout.flush()
 
 
@@ -60,11 +73,15 @@ def _print_queue(document: dict[str, Any], *, as_json: bool, on_one_line: bool) 
     if as_json:
         click.echo(json.dumps(document, indent=None if on_one_line else 2))
         return
-    functions = document["functions"]
-    if not functions:
+    rows = [
+        {"function": row.pop("function"), **({} if machine is None else {"machine": machine}), **row}
+        for machine, each in sorted(document.get("machines", {None: document}).items())
+        for row in (_queue_row(name, entry) for name, entry in each["functions"].items())
+    ]
+    if not rows:
         click.echo("no asynchronous events so far")
         return
-    print_text([_queue_row(name, entry) for name, entry in functions.items()], key_name="function")
+    print_text(sorted(rows, key=lambda row: str(row["function"])), key_name="function")
 
 
 def _queue_row(name: str, entry: dict[str, Any]) -> dict[str, Any]:

@@ -10,23 +10,84 @@ from typing import Any
 import click
 
 from thawd.cli.client import fetch
+from thawd.cli.exits import fail
+from thawd.cli.machines import Cluster, cluster_of, machine_option, machine_row
 from thawd.cli.options import config_option, examples, load
+from thawd.cli.output import print_text
 
 
-@click.command(epilog=examples("thawd status", "thawd status --json | jq .functions.classify.starts"))
+@click.command(
+    epilog=examples(
+        "thawd status",
+        "thawd status --json | jq .functions.classify.starts",
+        "thawd status --machine b             # one machine of a cluster",
+    )
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole status document as JSON.")
+@machine_option
 @config_option
-def status(as_json: bool, config_path: Path) -> None:
+def status(as_json: bool, machine: str | None, config_path: Path) -> None:
     """Show environments, starts and latencies by function.
 
     The figures come from the running server. If environments of a function could start faster, by a thaw or a fork, the
     output shows why they do not.
+
+    In a cluster, the output is a table of all machines, and a table of functions with a row for each function on each
+    machine. With --machine, it has the details of one machine.
     """
-    answered = fetch(load(config_path), "/_thawd/status")
+    settings = load(config_path)
+    cluster = cluster_of(settings, machine)
+    if cluster is not None and machine is None:
+        _print_cluster(cluster, as_json=as_json)
+        return
+    answered = fetch(settings, "/_thawd/status") if cluster is None else _of_one(cluster, str(machine))
     if as_json:
         click.echo(json.dumps(answered, indent=2))
     else:
         _print(answered)
+
+
+def _of_one(cluster: Cluster, machine: str) -> dict[str, Any]:
+    answers = cluster.ask("status")
+    if machine not in answers.documents:
+        fail(f"the machine {machine} cannot be asked: {answers.away.get(machine)}")
+    document: dict[str, Any] = answers.documents[machine]
+    return document
+
+
+def _print_cluster(cluster: Cluster, *, as_json: bool) -> None:
+    """Print the machines, and the functions of each."""
+    answers = cluster.ask("status")
+    if as_json:
+        document = {"machines": cluster.machines, "status": answers.documents, "away": answers.away}
+        click.echo(json.dumps(document, indent=2))
+        return
+    print_text([machine_row(each, cluster.own) for each in cluster.machines], key_name="machine")
+    rows = [
+        _function_row(name, machine, entry)
+        for machine, document in sorted(answers.documents.items())
+        for name, entry in document["functions"].items()
+    ]
+    if rows:
+        click.echo()
+        print_text(sorted(rows, key=lambda row: str(row["function"])), key_name="function")
+    answers.warn_away()
+
+
+def _function_row(name: str, machine: str, entry: dict[str, Any]) -> dict[str, Any]:
+    environments = entry["environments"]
+    latencies = entry["invocations"].values()
+    return {
+        "function": name,
+        "machine": machine,
+        "state": entry["state"],
+        "start": entry["start"] or "",
+        **{column: f"{environments[column]:,}" for column in ("busy", "idle", "starting")},
+        "waiting": f"{entry['waiting']:,}",
+        "queued": f"{entry['queued']:,}",
+        "invocations": f"{sum(each['count'] for each in latencies):,}",
+        **{column: f"{entry[column]:,}" for column in ("errors", "throttles", "dead")},
+    }
 
 
 def _print(document: dict[str, Any]) -> None:

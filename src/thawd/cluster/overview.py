@@ -1,6 +1,6 @@
 """All machines of a cluster, as each describes itself, kept for whoever looks at them.
 
-Nobody waits for a machine that does not answer: `Overview.machines` waits a moment at most, and then returns what is
+Nobody waits long for a machine that does not answer: `Overview.machines` waits a moment, and then returns what is
 known. Machines are asked only while somebody looks, at most once a second each, and a few at a time.
 """
 
@@ -19,7 +19,7 @@ from thawd.system.retry import is_set_within
 
 _ASK_AGAIN_S = 1.0
 _FRESH_S = 5.0
-_PATIENCE_S = 0.3
+PAGE_PATIENCE_S = 0.3
 _MOST_AT_ONCE = 16
 
 
@@ -122,6 +122,12 @@ class _Entry:
     is_asking: bool = False
 
 
+def _is_expected(entry: _Entry) -> bool:
+    """Whether an answer is worth waiting for."""
+    is_old = entry.asked_s is None or time.monotonic() - entry.asked_s > _FRESH_S
+    return entry.is_asking and (is_old or not entry.failure)
+
+
 class Overview:
     """Keeps the last report of each machine.
 
@@ -148,8 +154,13 @@ class Overview:
         self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
         self._answered = asyncio.Event()
 
-    async def machines(self) -> list[SeenMachine]:
-        """Return all machines, in the order of their names. Waits 0.3 s at most for those that have not answered."""
+    async def machines(self, patience_s: float = PAGE_PATIENCE_S) -> list[SeenMachine]:
+        """Return all machines, in the order of their names.
+
+        Args:
+            patience_s: how long to wait for answers at most, seconds. Nobody waits for a machine that has not answered
+                a moment ago.
+        """
         known = self._known()
         for name in [name for name in self._entries if name not in known]:
             del self._entries[name]
@@ -159,8 +170,8 @@ class Overview:
             if not entry.is_asking and (entry.asked_s is None or now_s - entry.asked_s >= _ASK_AGAIN_S):
                 entry.is_asking = True
                 self._spawn_task(self._refresh(name, entry))
-        until_s = now_s + _PATIENCE_S
-        while any(entry.is_asking for entry in self._entries.values()) and time.monotonic() < until_s:
+        until_s = now_s + patience_s
+        while any(map(_is_expected, self._entries.values())) and time.monotonic() < until_s:
             answered = self._answered
             await is_set_within(answered, until_s - time.monotonic())
         return [self._seen(name, machine) for name, machine in sorted(known.items())]

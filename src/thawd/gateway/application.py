@@ -51,6 +51,7 @@ from thawd.gateway.s3.endpoint import ObjectApi
 from thawd.gateway.thawd_api.cluster import PREFIX as CLUSTER_PREFIX
 from thawd.gateway.thawd_api.cluster import ClusterApi
 from thawd.gateway.thawd_api.invocations import InvocationsApi
+from thawd.gateway.thawd_api.machines import MachinesApi
 from thawd.gateway.thawd_api.probes import PROBES, answer_probe
 from thawd.gateway.thawd_api.queue import QueueApi
 from thawd.gateway.thawd_api.sources import PREFIX as SOURCES_PREFIX
@@ -86,6 +87,7 @@ class GatewayParts:
         invoke_stream: InvokeWithResponseStream.
         sources: thawd's own operations on event sources.
         cluster: thawd's own operations on this machine of a cluster; None: machines do not find each other.
+        machines: what the machines of a cluster are and know; None: this machine runs alone.
         aws: passes requests for other AWS services on to the emulator; None without ``--aws``.
         apis: serves requests to the emulator's APIs; None without ``--aws``.
         gate: checks the signatures of requests to the Lambda API, the Logs API and `queue`; None: these requests need
@@ -115,6 +117,7 @@ class GatewayParts:
     apis: EmulatedApis | None = None
     sources: SourcesApi | None = None
     cluster: ClusterApi | None = None
+    machines: MachinesApi | None = None
     gate: Gate | None = None
     queue: QueueApi | None = None
     hosts: Hosts | None = None
@@ -275,9 +278,9 @@ class Application:
         return shared is not None and allows(shared, origin)
 
     def _is_api(self, scope: Scope) -> bool:
-        """Whether `gate` checks the request: whether it is for the Lambda API, the Logs API, the queue or records."""
+        """Whether `gate` checks the request: whether it is for an API of AWS, the queue, records or machines."""
         path: str = scope["path"]
-        for own in (self.parts.queue, self.parts.invocations):
+        for own in (self.parts.queue, self.parts.invocations, self.parts.machines):
             if own is not None and own.claims(path):
                 return True
         is_lambda = path.startswith(_INVOKING) or self.parts.control.claims(path)
@@ -339,6 +342,8 @@ class Application:
                 await self.parts.queue(scope, receive, send)
             elif self.parts.invocations is not None and self.parts.invocations.claims(path):
                 await self.parts.invocations(scope, send)
+            elif self.parts.machines is not None and self.parts.machines.claims(path):
+                await self.parts.machines(scope, send)
             elif path == "/_thawd/status":
                 await respond_json(send, 200, await self.parts.status())
             elif self.parts.sources is not None and (path + "/").startswith(SOURCES_PREFIX + "/"):
@@ -351,8 +356,8 @@ class Application:
             else:
                 raise ResourceNotFoundException(
                     f"There is no page {path}; thawd's own pages are /metrics, and status, health, ready, queue, dead, "
-                    "sources, invocations and tables/NAME under /_thawd/. Pages for people are served to "
-                    "browsers, which send Accept: text/html"
+                    "sources, invocations, machines (of a cluster) and tables/NAME under /_thawd/. Pages for people "
+                    "are served to browsers, which send Accept: text/html"
                 )
         except ClientGoneError:
             return

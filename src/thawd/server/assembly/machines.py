@@ -16,17 +16,23 @@ from thawd import __version__
 from thawd.cluster.forwarding import ClusterDispatcher
 from thawd.cluster.overview import MachineReport, Overview
 from thawd.cluster.questions import Asker
+from thawd.config.options.functions import LOG_GROUP
+from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError
+from thawd.gateway.thawd_api.machines import MachinesApi
 from thawd.queue.operator_view import OperatorView
 from thawd.recording.minute_counts import failures_in
 from thawd.recording.records import Records
 from thawd.scheduling.pool import Pool
 from thawd.server.assembly.cluster import ClusterSubsystem
 from thawd.server.assembly.execution import ExecutionSubsystem
+from thawd.telemetry.logs.groups import path_of_group
+from thawd.telemetry.logs.pages import last_page, next_page
 
 _REPORT_S = 2.0
 _SAME_REPORT_S = 0.5
 _SAME_FAILURES_S = 5.0
 _MINUTES = 15
+_MOST_LOGS = 4
 
 
 @dataclass(slots=True)
@@ -59,6 +65,7 @@ class MachinesSubsystem:
     Attributes:
         asker: asks machines.
         overview: all machines, as each describes itself.
+        api: serves both over HTTP.
     """
 
     def __init__(self, cluster: ClusterSubsystem, execution: ExecutionSubsystem, inputs: MachineInputs) -> None:
@@ -69,7 +76,14 @@ class MachinesSubsystem:
         self._report: tuple[float, bytes] = (0.0, b"")
         self._failures: tuple[float, int, int] = (0.0, 0, 0)
         self._making = asyncio.Lock()
-        cluster.router.questions = {"report": self._tell_report}
+        self._logs_at_once = asyncio.Semaphore(_MOST_LOGS)
+        cluster.router.questions = {
+            "report": self._tell_report,
+            "status": self._tell_status,
+            "queue": self._tell_queue,
+            "logs": self._tell_log,
+            "record": self._tell_record,
+        }
         self.asker = Asker(cluster.own, cluster.router.questions, cluster.links_to)
         self.overview = Overview(
             cluster.own,
@@ -77,6 +91,7 @@ class MachinesSubsystem:
             ask=lambda machine: self.asker.ask(machine, "report", {}, timeout_s=_REPORT_S),
             spawn_task=execution.spawn_task,
         )
+        self.api = MachinesApi(self.asker, self.overview.machines)
 
     async def _tell_report(self, _: Mapping[str, str]) -> bytes:
         """Return this machine's report; the same one for all who ask within half a second."""
@@ -86,6 +101,37 @@ class MachinesSubsystem:
                 report = msgspec.json.encode(await self._make_report())
                 self._report = (time.monotonic(), report)
             return report
+
+    async def _tell_status(self, _: Mapping[str, str]) -> bytes:
+        return msgspec.json.encode(await self._inputs.status())
+
+    async def _tell_queue(self, _: Mapping[str, str]) -> bytes:
+        return msgspec.json.encode(await self._inputs.queue.overview())
+
+    async def _tell_record(self, arguments: Mapping[str, str]) -> bytes:
+        """Return the document of a recorded invocation, as ``/_thawd/invocations/ID`` does."""
+        if self._inputs.records is None:
+            raise ResourceNotFoundException(f"The machine {self._cluster.own} records no invocations")
+        return msgspec.json.encode(await self._inputs.records.document(arguments.get("request_id", "")))
+
+    async def _tell_log(self, arguments: Mapping[str, str]) -> bytes:
+        """Return a page of a log group: ``group``; ``last``, or ``after`` and ``since_ms``."""
+        group = arguments.get("group", "")
+        if not LOG_GROUP.accepts(group):
+            raise InvalidParameterValueException(f"group must be {LOG_GROUP.allowed}, not {group[:80]!r}")
+        last = _number(arguments, "last")
+        path = path_of_group(self._inputs.logs, group)
+        self._execution.launcher.flush_logs()
+        async with self._logs_at_once:
+            try:
+                if last is not None:
+                    page = await asyncio.to_thread(last_page, path, last)
+                else:
+                    after, since_ms = arguments.get("after", ""), _number(arguments, "since_ms") or 0
+                    page = await asyncio.to_thread(next_page, path, after, since_ms=since_ms)
+            except OSError as error:
+                raise StoreError(f"the log {group} cannot be read: {error.strerror}") from error
+        return await asyncio.to_thread(msgspec.json.encode, page)
 
     async def _make_report(self) -> MachineReport:
         cluster, limits = self._cluster, self._execution.limits
@@ -139,3 +185,12 @@ class MachinesSubsystem:
             errors, refused = await asyncio.to_thread(failures_in, rows)
             self._failures = (time.monotonic(), errors, refused)
         return errors, refused
+
+
+def _number(arguments: Mapping[str, str], name: str) -> int | None:
+    text = arguments.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise InvalidParameterValueException(f"{name} must be a whole number, not {text[:40]!r}")
+    return int(text)

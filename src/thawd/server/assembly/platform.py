@@ -459,6 +459,7 @@ class Platform:
             apis=None if self.emulated is None else self.emulated.apis(self._budget),
             sources=SourcesApi(self.sources),
             cluster=None if self._drain is None else ClusterApi(self._drain.operations),
+            machines=None if self._machines is None else self._machines.api,
             key=server.key,
             gate=Gate(self._keys, budget=self._budget) if server.access_keys else None,
             urls=FunctionUrlApi(
