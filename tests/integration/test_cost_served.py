@@ -82,6 +82,21 @@ def test_the_examples_of_the_page_print_what_it_shows(project: Project) -> None:
             assert f"    {line}" in page
 
 
+def test_other_functions_of_a_shared_log_group_have_no_part_in_a_price(project: Project) -> None:
+    project.code(CODE)
+    shared = 'handler = "app.handler"\nlog_group = "/team/shared"\n'
+    project.config(f"[functions.f]\n{shared}[functions.off]\n{shared}")
+    with project.up() as running:
+        for name, work_s in (("f", 0), ("off", 0.05)):
+            for _ in range(3):
+                assert running.invoke(name, {"work_s": work_s}) == (1, None)
+    (f,), (off,) = (
+        json.loads(project.command("cost", name, "--few", "--json").stdout)["measured"] for name in ("f", "off")
+    )
+    assert (f["count"], off["count"]) == (3, 3)
+    assert f["warm_ms"] < 50 <= off["warm_ms"]
+
+
 def test_a_price_without_the_init_that_some_wait_for_is_told_as_the_least(project: Project) -> None:
     printed = project.command("cost", "--size", "1024:100::50", "--starts", "10", "--server", "50").stdout
     on_demand, snapstart = (line for line in printed.splitlines() if " x86_64 " in line)

@@ -125,11 +125,11 @@ _WITH_JOURNAL = """
 set -e
 mount -t tmpfs tmpfs /run
 mkdir -p /run/systemd/journal /run/log/journal/$(cat /etc/machine-id)
-{journald} & journal=$!
-trap 'kill $journal' EXIT
-until [ -S /run/systemd/journal/socket ]; do :; done
+{journald} & journal=$! server=$journal
+trap 'kill $journal $server 2> /dev/null' EXIT
+timeout 30 sh -c 'until [ -S /run/systemd/journal/socket ]; do sleep 0.02; done' || exit 77
 {python} -m thawd up --log-format journald --port 0 --ready-file ready.json --ready-when published & server=$!
-until [ -s ready.json ]; do :; done
+timeout 60 sh -c 'until [ -s ready.json ]; do sleep 0.02; done'
 {python} -m thawd invoke f -p '{{"password": "hunter2"}}' > answer || true
 kill $server
 wait $server
@@ -154,8 +154,8 @@ def test_a_real_journal_takes_the_entries(project: Project) -> None:
         timeout=DEADLINE_S,
         check=False,
     )
-    if "mount" in done.stderr and done.returncode:
-        pytest.skip(f"no private /run: {done.stderr}")
+    if done.returncode == 77 or (done.returncode and "mount" in done.stderr):
+        pytest.skip(f"no private journal: {done.stderr}")
     assert done.returncode == 0, done.stderr
     entries = [json.loads(line) for line in (project.root / "entries").read_text().splitlines()]
     (failed,) = [each for each in entries if each.get("THAWD_EVENT") == "invocation"]

@@ -162,7 +162,7 @@ def test_nothing_but_json_comes_out_of_a_process() -> None:
 
 
 def test_a_console_of_records_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "_sink", JsonLines())
+    monkeypatch.setattr(console, "_sink", JsonLines(1, 2))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert not console.is_terminal()
@@ -189,7 +189,7 @@ def journald(tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
 def entries(tmp_path: Path) -> Iterator[JournalEntries]:
     """A sink of entries, for the socket of `journald`."""
     with contextlib.closing(Journal(str(tmp_path / "socket"))) as journal:
-        yield JournalEntries(journal)
+        yield JournalEntries(journal, stderr=2)
 
 
 def _fields(entry: bytes) -> dict[str, str]:
@@ -296,3 +296,15 @@ def test_without_a_journal_text_goes_to_standard_error_and_a_line_says_so(tmp_pa
         f"thawd: there is no journal at {tmp_path}/none; lines go to standard error as text\n"
     )
     assert "  function  f   thaw\n" in done.stderr
+
+
+def test_a_process_without_standard_streams_writes_into_no_other_file(tmp_path: Path) -> None:
+    program = (
+        "import os\nos.close(1), os.close(2)\nimport sys\nsys.stdout = sys.stderr = None\n"
+        "file = os.open('others', os.O_CREAT | os.O_WRONLY)\nassert file in (1, 2)\n"
+        "from thawd.telemetry import console\nconsole.use('json')\n"
+        "console.say('a line')\nconsole.complain('a problem')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "others").read_bytes() == b""

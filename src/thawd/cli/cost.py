@@ -254,6 +254,10 @@ def _log_lines(settings: Settings, function: str) -> list[str]:
         if declared is None and not log.exists:
             known = ", ".join(settings.functions) or "none"
             fail(f"there is no function {function!r}, and no log of such a function; {settings.path} has: {known}")
+    if declared is not None and declared.log_group is not None:
+        # Other functions may share the log group. The names of its log streams contain the functions' names.
+        owner = f"/{function}[".encode()
+        lines = [line for line in lines if owner in b"".join(line.split(b"\t", 2)[1:2])]
     return [line.decode(errors="replace") for line in lines]
 
 

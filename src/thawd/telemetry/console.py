@@ -58,7 +58,7 @@ def use(log_format: str, *, journal: str | None = None) -> None:
         return
     # These imports are needed for these forms only.
     from thawd.telemetry.journal import SOCKET, Journal
-    from thawd.telemetry.structured_output import JournalEntries, JsonLines, capture
+    from thawd.telemetry.structured_output import JournalEntries, JsonLines, capture, descriptor_of
 
     if log_format == "journald":
         journal = journal or SOCKET
@@ -68,9 +68,9 @@ def use(log_format: str, *, journal: str | None = None) -> None:
             sys.stdout = sys.stderr
             complain(f"thawd: there is no journal at {journal}; lines go to standard error as text")
             return
-        _sink = JournalEntries(entries)
+        _sink = JournalEntries(entries, descriptor_of(sys.stderr))
     else:
-        _sink = JsonLines()
+        _sink = JsonLines(descriptor_of(sys.stdout), descriptor_of(sys.stderr))
     capture(_record)
 
 

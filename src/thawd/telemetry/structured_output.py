@@ -74,7 +74,7 @@ class JsonLines:
         writer: writes the lines.
     """
 
-    def __init__(self, stdout: int = 1, stderr: int = 2, *, writer: LineWriter | None = None) -> None:
+    def __init__(self, stdout: int, stderr: int, *, writer: LineWriter | None = None) -> None:
         self._stdout, self._stderr = stdout, stderr
         self._writer = writer or LineWriter()
         self._dropped = 0
@@ -123,7 +123,7 @@ class JournalEntries:
 
     has_room = True
 
-    def __init__(self, journal: Journal, stderr: int = 2) -> None:
+    def __init__(self, journal: Journal, stderr: int) -> None:
         self._journal = journal
         self._stderr = stderr
         self._is_lost = False
@@ -176,6 +176,19 @@ class JournalEntries:
                 return text
         self._dropped += 1
         return None
+
+
+def descriptor_of(stream: TextIO | None) -> int:
+    """Return the descriptor of a standard stream; of one that does not exist, a descriptor that takes everything.
+
+    The number of a missing stream may have become that of another file.
+    """
+    try:
+        if stream is not None:
+            return stream.fileno()
+    except (OSError, ValueError):
+        pass
+    return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def iso_time(at_s: float) -> str:
