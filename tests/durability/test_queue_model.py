@@ -32,6 +32,7 @@ from thawd.stores.events.dead_letters import DeadLetters
 from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Depth, Event, Flow, NewEvent, as_accepted
 from thawd.stores.events.outbox import Outbox
+from thawd.stores.events.removals import KEPT_S, Removals
 from thawd.stores.events.running_marks import Marks
 from thawd.stores.schema import open_state
 
@@ -65,6 +66,8 @@ class Row:
     tries: int = 0
     error: str = ""
     condition: str = ""
+    removal: int = 0
+    removed_at: float = 0.0
 
 
 @dataclass
@@ -116,7 +119,7 @@ class Model:
                 row.interruptions += 1
                 interrupted += 1
             row.leased = row.running = False
-            if row.state != "dead":
+            if row.state not in ("dead", "removed"):
                 row.at = row.at if row.at <= now + LONGEST_WAIT_S else now
         self.returned = {name: [] for name in FUNCTIONS}
         return interrupted
@@ -150,7 +153,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.marks = Marks(folder / "marks")
         self.queue = EventQueue(self.db, marks=self.marks)
         self.outbox = Outbox(self.db)
-        self.dead = DeadLetters(self.db)
+        self.dead, self.removals = DeadLetters(self.db), Removals(self.db)
         interrupted: int = self.do(self.queue.recover(longest_wait_s=LONGEST_WAIT_S))
         return interrupted
 
@@ -199,6 +202,8 @@ class QueueMachine(RuleBasedStateMachine):
             possible += [self.outcome_ends] * 3
         if model.those("dead"):
             possible += [self.a_dead_letter_is_dealt_with] * 2
+        if model.those("removed"):
+            possible += [self.a_removal_is_undone]
         draw(st.sampled_from(possible))(draw)
 
     def time_passes(self, draw: Draw) -> None:
@@ -339,14 +344,35 @@ class QueueMachine(RuleBasedStateMachine):
 
     def a_dead_letter_is_dealt_with(self, draw: Draw) -> None:
         row = draw(st.sampled_from(self.model.those("dead")))
-        if draw(st.booleans()):
+        what = draw(st.sampled_from(["delete", "remove", "redrive"]))
+        if what == "delete":
             assert self.do(self.dead.remove([row.id, 10**9])) == 1
             del self.model.rows[row.id]
+            return
+        if what == "remove":
+            letters = draw(st.sampled_from([[row], self.model.those("dead")]))
+            count, removal = self.do(self.removals.remove([*(each.id for each in letters), 10**9]))
+            assert (count, removal.removed_at) == (len(letters), self.now)
+            for old in self.expired():
+                del self.model.rows[old.id]
+            for each in letters:
+                each.state, each.removal, each.removed_at = "removed", removal.id, self.now
             return
         assert self.do(self.dead.redrive([row.id, 10**9])) == {row.function: 1}
         row.state = "queued" if row.outcome is None else "delivering"
         row.at = row.accepted_at = self.now
         row.attempts = row.interruptions = row.tries = 0
+
+    def expired(self) -> list[Row]:
+        return [row for row in self.model.those("removed") if abs(self.now - row.removed_at) >= KEPT_S]
+
+    def a_removal_is_undone(self, draw: Draw) -> None:
+        number = draw(st.sampled_from(self.model.those("removed"))).removal
+        back = [row for row in self.model.those("removed") if row.removal == number and row not in self.expired()]
+        assert self.do(self.removals.undo(number)) == len(back)
+        for row in back:
+            row.state = "dead"
+        assert self.do(self.removals.undo(number)) == 0
 
     def the_process_may_die(self, draw: Draw) -> None:
         # Only sometimes, because most operations need a leased event.

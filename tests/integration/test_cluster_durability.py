@@ -194,6 +194,21 @@ def run_times(cluster: Cluster) -> list[float]:
     ]
 
 
+def test_a_removed_dead_letter_has_no_copy_and_an_undo_brings_it_back_on_its_machine(cluster: Cluster) -> None:
+    machine = cluster.machine("a")
+    with machine.up() as a:
+        cluster.send(a, range(1000, 1002), fails=True, gate="/")
+        eventually(lambda: dead_letters(server_copy(cluster)) == 2)
+        assert machine.command("dead", "rm", "--all").stdout == "2 dead letters removed\n"
+        eventually(lambda: not cluster.copies())
+        assert machine.command("dead", "undo").stdout == "2 dead letters restored\n"
+        assert a.function("app")["dead"] == 2
+    with machine.up() as a:
+        assert a.function("app")["dead"] == 2
+        assert machine.command("dead", "redrive", "--all").stdout == "2 dead letters queued again\n"
+        eventually(lambda: cluster.runs()[1000] == cluster.runs()[1001] == 2)
+
+
 def test_a_machine_that_was_paused_forgets_the_events_that_another_took_over(cluster: Cluster) -> None:
     first, second = cluster.machine("a"), cluster.machine("b")
     with second.up(), first.up() as a:
