@@ -74,6 +74,19 @@ def test_a_process_that_outlasts_the_functions_is_neither_ended_nor_awaited_with
     claim(work)
 
 
+def test_a_process_whose_start_had_begun_when_all_were_killed_is_killed_as_soon_as_it_is_followed() -> None:
+    async def work() -> None:
+        children = Children()
+        children.kill_all(and_later=True)
+        process = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # noqa: ASYNC220
+        process.returncode = 0  # `Children` reaps it, not Popen
+        late = children.watch(process.pid)
+        await within(late.ended)
+        assert late.killed
+
+    claim(work)
+
+
 def test_sweeping_strays_takes_no_exit_status_from_the_platforms_own_programs() -> None:
     """pip, for example, is a child that asyncio awaits.
 

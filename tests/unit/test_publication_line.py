@@ -102,6 +102,16 @@ async def test_a_stop_begins_no_more_publications_and_waits_for_none() -> None:
     assert made.begun == ["a"]
 
 
+async def test_what_is_put_into_the_line_after_a_stop_is_not_published_and_nobody_waits_for_it() -> None:
+    made = Publications(at_a_time=2)
+    made.line.stop()
+
+    made.line.put("ab")  # a reload that began before the stop
+    await asyncio.wait_for(made.line.drained(), 60)
+
+    assert not made.begun
+
+
 def test_after_a_stop_the_end_of_publications_that_clean_up_is_waited_for() -> None:
     async def work() -> None:
         begun, may_end, ended = asyncio.Event(), asyncio.Event(), []

@@ -140,6 +140,11 @@ class DeclaredFunctions:
         """Whether declared functions are being published, or wait to be published."""
         return not self._line.is_empty
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no more publications begin, because the server stops."""
+        return self._line.is_stopped
+
     def stop(self) -> None:
         """Begin no more publications, and cancel the tasks that wait for running ones."""
         self._line.stop()

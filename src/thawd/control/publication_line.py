@@ -25,6 +25,9 @@ class PublicationLine:
     Args:
         publish: publishes one function. It must not raise.
         at_a_time: how many functions of the line are published at the same time; None: one for each core.
+
+    Attributes:
+        is_stopped: whether `stop` was called.
     """
 
     def __init__(self, publish: Callable[[str], Awaitable[None]], *, at_a_time: int | None = None) -> None:
@@ -37,6 +40,7 @@ class PublicationLine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._drained = Flag()
         self._drained.set()
+        self.is_stopped = False
 
     @property
     def is_empty(self) -> bool:
@@ -44,7 +48,9 @@ class PublicationLine:
         return not self._waiting and not self._tasks
 
     def put(self, names: Iterable[str]) -> None:
-        """Let these functions wait, in this order, instead of those that wait now."""
+        """Let these functions wait, in this order, instead of those that wait now. No effect after `stop`."""
+        if self.is_stopped:
+            return
         self._order = deque(names)
         self._waiting = set(self._order)
         while self._working < min(self._at_a_time, len(self._waiting)):
@@ -63,7 +69,8 @@ class PublicationLine:
             await self._drained.wait()
 
     def stop(self) -> None:
-        """Publish no more functions, and cancel the running calls of `publish`."""
+        """From now on, publish no more functions, and cancel the running calls of `publish`."""
+        self.is_stopped = True
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()

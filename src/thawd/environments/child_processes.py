@@ -76,6 +76,7 @@ class Children:
         self._zombies: dict[int, float] = {}
         self._sessions: dict[int, None] = {}  # sessions of followed processes, the most recent last
         self._unowned: dict[int, float] = {}
+        self._kills_later = False
 
     def watch(self, pid: int) -> Child:
         """Follow the process `pid` until it ends."""
@@ -96,6 +97,8 @@ class Children:
             loop.call_later(_POLL_S, self._poll, child)
         else:
             loop.add_reader(pidfd, self._readable, pidfd, child)
+        if self._kills_later:
+            child.kill()
         return child
 
     def _note_session(self, pid: int) -> None:
@@ -162,8 +165,13 @@ class Children:
             self._alive.pop(child.pid, None)
             child.ended.set_result(status)
 
-    def kill_all(self) -> None:
-        """Kill every followed process and its group, except those with `leaving` or `outlasts` set."""
+    def kill_all(self, *, and_later: bool = False) -> None:
+        """Kill every followed process and its group, except those with `leaving` or `outlasts` set.
+
+        Args:
+            and_later: also kill each process that is followed from now on, as soon as it is: its start had begun.
+        """
+        self._kills_later = self._kills_later or and_later
         for child in list(self._alive.values()):
             if not child.leaving and not child.outlasts:
                 child.kill()

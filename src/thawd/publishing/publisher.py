@@ -184,6 +184,11 @@ class Publisher:
         task.add_done_callback(lambda _: self._running.pop(key))
         return await asyncio.shield(task)
 
+    async def ended(self, patience_s: float) -> None:
+        """Wait until the publications that run now have ended, at most `patience_s` seconds."""
+        if self._running:
+            await asyncio.wait([task for _, task in self._running.values()], timeout=patience_s)
+
     def is_publishing(self, name: str, number: str) -> bool:
         """Return whether the version is being published."""
         return (name, number) in self._running

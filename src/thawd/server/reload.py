@@ -75,6 +75,8 @@ class Reloader:
             configured = self._platform.control.configured
             configured.changed, reported = changed, configured.reported
             settings = await asyncio.to_thread(config.load, self._platform.settings.path, environ=self._environ)
+            if self._platform.phase == "stopping":
+                return False
             await self._take_over(localized(settings), retry=retry)
             if changed and not self.announce() and configured.reported == reported:
                 say("nothing to publish")
@@ -93,4 +95,5 @@ class Reloader:
             self._reports.say(f"thawd: changes to {', '.join(changed)} take effect when thawd is restarted")
         self._platform.take_over(msgspec.structs.replace(settings, **in_force))
         await self._platform.control.publish(retry=retry)
-        await self._platform.sources.declare()
+        if self._platform.phase != "stopping":
+            await self._platform.sources.declare()

@@ -104,6 +104,7 @@ class Server:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._lost: str | None = None
+        self._has_ended = False
         self._manager = ServiceManager()
         self._certificate: Certificate | None = None
         self._lock: Lock
@@ -150,7 +151,7 @@ class Server:
                         self._settings,
                         url,
                         environ=self._environ,
-                        spawn_task=lambda work: tasks.create_task(_guarded(work)),
+                        spawn_task=lambda work: _spawned(tasks, work),
                         closing=closing,
                     )
                     self._platform.execution.builder.debugging = self._debugging
@@ -158,6 +159,7 @@ class Server:
                         complain(f"thawd: {saved} contains the data of a removed state file; {_way_back(saved)}")
                     self._reloader = Reloader(self._platform, environ=self._environ)
                     await self._serve(tasks, listener, local, watch=watch, ready=ready)
+                self._has_ended = True
                 say("stopped")  # now that no task is left that could print something
                 if self._lost is not None:
                     raise StartError(f"the server stopped because {self._lost}")
@@ -339,6 +341,8 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
 
     def _on_stop_signal(self) -> None:
+        if self._has_ended:
+            return
         if self._stop.is_set():
             complain("thawd: stopping immediately; invocations in flight are ended")
             self._platform.execution.launcher.children.kill_all()
@@ -457,6 +461,21 @@ def _way_back(saved: Path) -> str:
 def _threads() -> int:
     """Number of threads for blocking calls: the default of `concurrent.futures.ThreadPoolExecutor`."""
     return min(32, (os.cpu_count() or 1) + 4)
+
+
+def _spawned(tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    """Run a background task.
+
+    Raises:
+        RuntimeError: the server has stopped.
+    """
+    guarded = _guarded(work)
+    try:
+        return tasks.create_task(guarded)
+    except RuntimeError:
+        guarded.close()
+        work.close()
+        raise
 
 
 async def _guarded(work: Coroutine[None, None, None]) -> None:

@@ -169,8 +169,8 @@ class ControlSubsystem:
             self.configured.begin(retry=retry)
         await self.configured.published()
         async with self._cleaning:
-            if self._is_clean or self.configured.is_publishing:
-                return  # another call of this method has removed the files, or will remove them
+            if self._is_clean or self.configured.is_publishing or self.configured.is_stopped:
+                return  # another call of this method has removed the files, or will remove them, or the next start
             self._is_clean = True
             await self._clean()
 
@@ -181,6 +181,7 @@ class ControlSubsystem:
     async def publications_ended(self, patience_s: float) -> None:
         """After `stop_publishing`: wait until all publications have ended, at most `patience_s` seconds."""
         await self.configured.ended(patience_s)
+        await self._publisher.ended(patience_s)
 
     async def _clean(self) -> None:
         """Remove files that no version needs any more. Must not be called while declared functions are published."""

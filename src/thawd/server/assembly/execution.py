@@ -173,7 +173,7 @@ class ExecutionSubsystem:
         """Start no more processes, kill the running ones, and wait `patience_s` seconds at most for their exit."""
         self.dispatcher.stopping = True
         self.dispatcher.declare({})
-        self.launcher.children.kill_all()
+        self.launcher.children.kill_all(and_later=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await self.launcher.children.all_ended()
