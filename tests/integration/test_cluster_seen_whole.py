@@ -104,7 +104,7 @@ def test_the_first_page_of_each_machine_shows_all_machines(three: Three) -> None
         page = three.page(name)
         shown = rows(page)
         assert [*shown] == ["a", "b", "c"]
-        assert shown[name][0] == f"{name} (this machine)"
+        assert shown[name][0] == f"{name} (this machine)" and f"thawd on {name}" in page
         assert sorted(row[1] for row in shown.values()) == ["serving", "serving", "serving, leads"]
         assert {row[2] for row in shown.values()} == {"0.1.0"}
         assert all(re.match(r"(512|1,024|1,536) of ", row[4]) for row in shown.values())
@@ -180,11 +180,38 @@ def test_logs_of_all_machines_are_merged_and_followed(three: Three) -> None:
             assert (line["machine"], line["message"]) == (name, f"on {name}")
 
 
-def ran_on(running: dict[str, Running], name: str) -> str:
+def test_records_of_other_machines_are_found_replayed_and_never_mistaken(three: Three) -> None:
+    running = three.running
+    number = {"data": "only this one"}
+    request_id = ran_on(running, "c", number)
+    replayed = running["a"].project.command("invoke", "--replay", request_id)
+    assert replayed.returncode == 0, replayed.stderr
+    assert json.loads(replayed.stdout)["bytes"] == len(number["data"])
+    assert f"app gets the event of {request_id}" in replayed.stderr
+    # The replay is the latest invocation of the cluster now, wherever it ran.
+    last = json.loads(replayed.stdout)["request_id"]
+    assert f"gets the event of {last}" in running["b"].project.command("invoke", "--last").stderr
+    # On another machine, its page leads to the machine that has recorded it, and shows nothing else.
+    there = f"{running['c'].url}/_thawd/window/invocations/{request_id}"
+    page = three.page("a", f"/_thawd/window/invocations/{request_id}")
+    assert f'href="{there}"' in page and "only this one" not in page and "Replay it there" in page
+    assert "only this one" in fetched(there, key=SECRET) and "Other machines" not in fetched(there, key=SECRET)
+    assert f'href="{there}"' in three.page("b", f"/_thawd/window/invocations?request={request_id[:8]}")
+    # An id that differs in the last digit is another one.
+    other = request_id[:-1] + ("0" if request_id[-1] != "0" else "1")
+    unknown = running["a"].project.command("invoke", "--replay", other)
+    assert unknown.returncode == 1 and "is recorded on these machines: a, b, c" in unknown.stderr
+    with pytest.raises(urllib.error.HTTPError) as missing:
+        three.page("a", f"/_thawd/window/invocations/{other}")
+    with missing.value as answer:
+        assert answer.code == 404 and "neither have the machines b, c" in answer.read().decode()
+
+
+def ran_on(running: dict[str, Running], name: str, event: Any = None) -> str:
     """Run the function on a machine; returns the request id."""
 
     def run() -> str | None:
-        answer = json.loads(invoke(running[name], {}))
+        answer = json.loads(invoke(running[name], event or {}))
         return str(answer["request_id"]) if answer["machine"] == name else None
 
     return str(eventually(run, what=f"a run on {name}"))

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -18,8 +19,11 @@ from thawd.cluster.listening import AcceptedLink
 from thawd.cluster.overview import Known, MachineReport, Overview, SeenMachine
 from thawd.cluster.questions import Asker, answer
 from thawd.errors import InvalidParameterValueException, MachineAwayError, ResourceNotFoundException
+from thawd.window import elsewhere
+from thawd.window.elsewhere import Elsewhere, RecordElsewhere
 from thawd.window.live import Live
 from thawd.window.machines_table import fingerprint, page_of, section
+from thawd.window.markup import render
 
 
 async def told(arguments: Mapping[str, str]) -> bytes:
@@ -217,6 +221,18 @@ def test_the_table_shows_figures_and_escapes_what_machines_say() -> None:
         assert shown in text, shown
     assert "1 machine did not answer in time" in text
     assert fingerprint([seen(report)]) != fingerprint([seen(MachineReport(state="serving"))])
+
+
+def test_records_of_other_machines_are_escaped_and_linked() -> None:
+    hostile = "<script>alert(1)</script>"
+    record = RecordElsewhere(hostile, "http://b:1/_thawd/", f'a"/{hostile}', hostile, 1, hostile)
+    text = render(elsewhere.nothing_here(hostile, Elsewhere([record], ["b"], [hostile])))
+    assert "<script>" not in text
+    assert 'href="http://b:1/_thawd/window/invocations/a%22%2F%3Cscript%3E' in text
+    assert "did not answer, and may have recorded it" in text
+    assert Elsewhere([record]).only("other").found == []
+    assert "may have: c" in elsewhere.nowhere("x", Elsewhere([], [], ["c"]))
+    assert "href" not in render(elsewhere.section(Elsewhere([replace(record, page=None)])))
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from thawd.cli.client import fetch, message_of, request
 from thawd.cli.exits import fail
+from thawd.cli.machines import Cluster, cluster_of
 from thawd.cli.options import complete_function, config_option, examples, load, project_of
 from thawd.cli.projects import function_named
 from thawd.cli.suggestions import did_you_mean
@@ -100,6 +101,8 @@ def _recorded(settings: Settings, function: str | None, request_id: str | None) 
     """
     from urllib.parse import quote, urlencode
 
+    if (cluster := cluster_of(settings, None)) is not None:
+        return _event_of(_recorded_in(cluster, function, request_id), function)
     if request_id is None:
         query = {"limit": "1"} | ({} if function is None else {"function": function.partition(":")[0]})
         found = fetch(settings, f"/_thawd/invocations?{urlencode(query)}")["invocations"]
@@ -107,10 +110,42 @@ def _recorded(settings: Settings, function: str | None, request_id: str | None) 
             whose = "" if function is None else f" of {function}"
             fail(f"no invocation{whose} is recorded; invoke it with -p first, or make an event with `thawd event`")
         request_id = found[0]["request_id"]
-    document = fetch(settings, f"/_thawd/invocations/{quote(str(request_id), safe='')}")
+    return _event_of(fetch(settings, f"/_thawd/invocations/{quote(str(request_id), safe='')}"), function)
+
+
+def _recorded_in(cluster: Cluster, function: str | None, request_id: str | None) -> dict[str, Any]:
+    """The document of an invocation that a machine of the cluster has recorded; see `_recorded`.
+
+    If several machines have recorded attempts of it, the document is that of the last attempt.
+    """
+    wanted = {"prefix": request_id} if request_id is not None else {"function": (function or "").partition(":")[0]}
+    answers = cluster.ask("find", wanted)
+    found = [
+        (row["id"], machine, row["request_id"])
+        for machine, document in answers.documents.items()
+        for row in document["found"]
+        if request_id in (None, row["request_id"])
+    ]
+    if not found or request_id is None:
+        answers.warn_away()  # of these machines, one may have it, or a later one
+    if not found:
+        what = "no invocation" if request_id is None else f"no invocation with the request id {request_id}"
+        whose = f" of {function}" if function is not None and request_id is None else ""
+        fail(f"{what}{whose} is recorded on these machines: {', '.join(answers.documents)}; send an event with -p")
+    _, machine, request_id = max(found)
+    recorded = cluster.ask("record", {"request_id": request_id}, only=machine)
+    if machine not in recorded.documents:
+        fail(f"the machine {machine} has recorded it, and cannot be asked now: {recorded.away.get(machine)}")
+    document: dict[str, Any] = recorded.documents[machine]
+    return document
+
+
+def _event_of(document: dict[str, Any], function: str | None) -> tuple[str, bytes]:
+    """The function that gets a recorded event, and the event. If it cannot be sent again, the command ends."""
+    attempt = document["attempts"][-1]
+    request_id = attempt["request_id"]
     if (why := document["why_not_replayable"]) is not None:
         fail(f"the invocation {request_id} cannot be repeated: {why}; send an event with -p")
-    attempt = document["attempts"][-1]
     click.echo(f"thawd: {function or attempt['function']} gets the event of {request_id}", err=True)
     return function or attempt["function"], json.dumps(document["event"]).encode()
 

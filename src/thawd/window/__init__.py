@@ -6,6 +6,7 @@
 - `live`: tells open pages that something was recorded.
 - `markup`, `layout`: HTML with escaping by default; what all pages have in common; figures as text.
 - `now`, `function_page`, `failures`, `invocation_page`, `queue_page`, `snapshots_page`, `try_page`: one page each.
+- `elsewhere`: invocations that other machines of a cluster have recorded.
 - `machines_table`: the machines of a cluster, on the page Now.
 - `cost_section`: what invocations would cost on AWS Lambda, on the page of a function.
 - `uploads`: forms with files, and HTTP events made of files.

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypedDict, Unpack
 from urllib.parse import parse_qsl, quote, unquote
 
 from thawd.errors import (
@@ -26,8 +27,8 @@ from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation, Result
 from thawd.recording.records import Records
 from thawd.stores.events.dead_letters import Selection
 from thawd.stores.invocations.record_queries import Filter
-from thawd.stores.invocations.record_rows import InvocationRow
 from thawd.window import (
+    elsewhere,
     failures,
     function_page,
     invocation_page,
@@ -37,6 +38,7 @@ from thawd.window import (
     snapshots_page,
     try_page,
 )
+from thawd.window.elsewhere import Elsewhere
 from thawd.window.layout import ROOT, counted, page
 from thawd.window.live import Live
 from thawd.window.markup import Content, el
@@ -65,6 +67,14 @@ _PROTECTION: Headers = [
 ]
 
 
+class PageOptions(TypedDict, total=False):
+    """Arguments of `page`."""
+
+    here: str
+    token: str | None
+    live: bool | str
+
+
 class _Goto(Exception):
     """The answer is another page."""
 
@@ -87,6 +97,11 @@ class Window:
         self._sessions = sessions
         self._live = live
         self._files = {name: (_HERE / name).read_bytes() for name in _FILES}
+
+    def _made(self, title: str, *content: Content, **options: Unpack[PageOptions]) -> bytes:
+        """Return a whole page, with the name of this machine if it belongs to a cluster; see `page`."""
+        cluster = self._sources.cluster
+        return page(title, *content, machine="" if cluster is None else cluster.own, **options)
 
     def claims(self, scope: Scope) -> bool:
         """Whether a request is for one of the pages. ``/_thawd/`` is one for browsers only."""
@@ -138,14 +153,14 @@ class Window:
         if self._live.is_full:
             await _respond(send, 204, [], b"")
             return
-        machines = self._sources.machines
+        cluster = self._sources.cluster
         shown = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("shown", "")
-        if machines is None or not shown:
+        if cluster is None or not shown:
             await self._live.serve(receive, send)
             return
 
         async def look() -> str:
-            return machines_table.fingerprint(await machines())
+            return machines_table.fingerprint(await cluster.machines())
 
         await self._live.serve(receive, send, look=look, shown=shown)
 
@@ -183,16 +198,15 @@ class Window:
         """
         sources = self._sources
         if rest == "":
-            machines = None if sources.machines is None else await sources.machines()
+            machines = None if sources.cluster is None else await sources.cluster.machines()
             parts = await now.content(sources, query, machines)
             seen = True if machines is None else machines_table.fingerprint(machines)
-            return page("Now", *parts, here="/_thawd/", token=leave, live=seen)
+            return self._made("Now", *parts, here="/_thawd/", token=leave, live=seen)
         here, live, title = f"{ROOT}/{rest}", True, rest.capitalize()
         if rest in ("failures", "invocations"):
             if query.get("request"):
                 text = query["request"].strip()
-                content = failures.several(await self._with_ids(text), text)
-                return page("Invocations", *content, here=here, token=leave)
+                return self._made("Invocations", *await self._with_ids(text), here=here, token=leave)
             content = await failures.content(self._records(), query, only_failures=rest == "failures")
             live = "before" not in query
         elif rest == "queue":
@@ -204,7 +218,7 @@ class Window:
         else:
             title, content, here = await self._page_of(*rest.split("/", 1), query=query, token=token)
             live = rest.startswith("functions/")
-        return page(title, *content, here=here, token=leave, live=live)
+        return self._made(title, *content, here=here, token=leave, live=live)
 
     async def _page_of(
         self, kind: str, name: str = "", *, query: Mapping[str, str], token: str
@@ -215,10 +229,8 @@ class Window:
         if kind == "functions" and name:
             return name, await function_page.content(sources, name, query), "/_thawd/"
         if kind == "invocations" and name:
-            whole = await self._records().whole(name)
-            shown = _number(query.get("attempt", ""))
-            content = await invocation_page.content(sources, whole, token=token, attempt=shown)
-            return invocation_page.title(whole.attempts), content, f"{ROOT}/invocations"
+            title, content = await self._invocation(name, query, token)
+            return title, content, f"{ROOT}/invocations"
         number = _number(name)
         if kind == "records" and number is not None:
             raise _Goto(await self._of_record(number))
@@ -227,16 +239,46 @@ class Window:
             return f"Dead letter {number}", content, f"{ROOT}/queue"
         raise ResourceNotFoundException(f"There is no page {ROOT}/{kind}/{name}"[:300])
 
-    async def _with_ids(self, text: str) -> list[InvocationRow]:
-        """Return the last attempts of the request ids that begin with `text`, if there are several.
+    async def _invocation(self, request_id: str, query: Mapping[str, str], token: str) -> tuple[str, list[Content]]:
+        """Return title and content of the page of an invocation, which other machines may have recorded, too.
+
+        Raises:
+            ResourceNotFoundException: nothing is recorded about it (404).
+        """
+        records = self._records()
+        others = await self._elsewhere(request_id)
+        try:
+            whole = await records.whole(request_id)
+        except ResourceNotFoundException:
+            if others is None:
+                raise
+            if not others.found:
+                raise ResourceNotFoundException(elsewhere.nowhere(request_id, others)) from None
+            return "Invocation", elsewhere.nothing_here(request_id, others)
+        shown = _number(query.get("attempt", ""))
+        content = await invocation_page.content(self._sources, whole, token=token, attempt=shown)
+        same = None if others is None else others.only(request_id)
+        if same is not None and same.found:
+            content = [*content, el("h2", "On other machines"), *elsewhere.section(same)]
+        return invocation_page.title(whole.attempts), content
+
+    async def _elsewhere(self, text: str) -> Elsewhere | None:
+        """Return what other machines have recorded about request ids that begin with `text`; None: there are none."""
+        cluster = self._sources.cluster
+        return None if cluster is None else await cluster.find(text)
+
+    async def _with_ids(self, text: str) -> list[Content]:
+        """Return a list of the invocations whose request ids begin with `text`, if there are several.
 
         Raises:
             _Goto: there is one, or none, which that page says.
         """
         found = await self._records().beginning_with(text) if len(text) >= _LEAST_OF_ID else []
-        if len(found) > 1:
-            return found
-        raise _Goto(f"{ROOT}/invocations/{quote(found[0].request_id if found else text, safe='')}")
+        others = await self._elsewhere(text) or Elsewhere()
+        ids = {*(row.request_id for row in found), *(record.request_id for record in others.found)}
+        if len(ids) > 1:
+            return [*failures.several(found, text), *elsewhere.section(others)]
+        raise _Goto(f"{ROOT}/invocations/{quote(ids.pop() if ids else text, safe='')}")
 
     async def _of_record(self, number: int) -> str:
         """Return the path of the page with the record `number`."""
@@ -259,7 +301,7 @@ class Window:
         if rest == "dead/ask":
             preview = await self._sources.queue.preview(_selection(form.fields))
             content = queue_page.question(form.fields, token, can_undo=preview["can_undo"])
-            return page("Remove dead letters", *content, here=f"{ROOT}/queue")
+            return self._made("Remove dead letters", *content, here=f"{ROOT}/queue")
         if rest in ("dead/redrive", "dead/remove", "dead/undo"):
             return await self._change_letters(rest.removeprefix("dead/"), form.fields, token)
         raise ResourceNotFoundException(f"Nothing can be sent to {ROOT}/{rest}")
@@ -277,7 +319,9 @@ class Window:
         if verb == "remove" and done["count"] and undo is None:
             text += " They were too many or too large to be kept, so this cannot be undone."
         content = await queue_page.content(self._sources, {}, token=token)
-        return page("Queue and dead letters", queue_page.told(text, undo), *content, here=f"{ROOT}/queue", live=True)
+        return self._made(
+            "Queue and dead letters", queue_page.told(text, undo), *content, here=f"{ROOT}/queue", live=True
+        )
 
     async def _try(self, form: Form, token: str) -> bytes:
         fields, sources = form.fields, self._sources
@@ -303,7 +347,7 @@ class Window:
                 el("h2", "Again"),
                 *await try_page.content(sources, fields, token=token, event=text),
             ]
-        return page("Try a function", *parts, here=f"{ROOT}/try")
+        return self._made("Try a function", *parts, here=f"{ROOT}/try")
 
     async def _run(self, function: str, event: bytes, qualifier: str | None) -> tuple[Invocation, Result]:
         """Run a function. The invocation is recorded in any case.

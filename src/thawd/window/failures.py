@@ -60,7 +60,7 @@ def several(rows: Sequence[InvocationRow], text: str) -> list[Content]:
             f"; at most {MOST_BEGINNING} are listed.",
             role="status",
         ),
-        rows_of(rows),
+        rows_of(rows) if rows else None,
     ]
 
 

@@ -66,7 +66,7 @@ async def content(sources: Sources, name: str, query: Mapping[str, str]) -> list
         _versions(family, entry),
         el("h2", "Cost on AWS Lambda"),
         cost_section.content(
-            await sources.cost(family.latest.function), name, is_in_cluster=sources.machines is not None
+            await sources.cost(family.latest.function), name, is_in_cluster=sources.cluster is not None
         ),
         el("h2", "Configuration"),
         _configuration(family.latest.function),

@@ -39,7 +39,7 @@ async def content(sources: Sources, whole: Whole, *, token: str, attempt: int | 
     parts += [el("h2", "Answer"), _body(body, row.answer_bytes, is_event=False)]
     if whole.related:
         parts += [
-            el("h2", "Of the same trace"),
+            el("h2", "Of the same trace" if sources.cluster is None else "Of the same trace, on this machine"),
             rows_of(whole.related, caption="Invocations of the same trace, oldest first"),
         ]
     return parts

@@ -22,7 +22,9 @@ _PAGES = (
 _LONGEST_JSON = 20_000
 
 
-def page(title: str, *content: Content, here: str = "", token: str | None = None, live: bool | str = False) -> bytes:
+def page(
+    title: str, *content: Content, here: str = "", token: str | None = None, live: bool | str = False, machine: str = ""
+) -> bytes:
     """Return a whole page.
 
     Args:
@@ -32,6 +34,7 @@ def page(title: str, *content: Content, here: str = "", token: str | None = None
         token: token of the session's forms, for the button that ends the session; None: there is no session.
         live: whether the page is refreshed when something happens; a text is the fingerprint of what it shows of other
             machines (`thawd.window.live`).
+        machine: name of this machine in its cluster; empty: it runs alone.
     """
     links = [el("li", el("a", name, href=path, aria_current="page" if path == here else None)) for path, name in _PAGES]
     leave = None
@@ -59,7 +62,7 @@ def page(title: str, *content: Content, here: str = "", token: str | None = None
                 el("a", "Skip to the content", href="#content", class_="skip"),
                 el(
                     "header",
-                    el("span", "thawd", class_="brand"),
+                    el("span", f"thawd on {machine}" if machine else "thawd", class_="brand"),
                     el("nav", el("ul", *links), aria_label="Pages"),
                     leave,
                 ),

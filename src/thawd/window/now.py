@@ -143,7 +143,7 @@ def _search(wanted: str) -> Html:
 async def _failures(sources: Sources) -> Html:
     if sources.records is None:
         return el("p", f"Invocations are not recorded: {sources.why_none}", class_="note")
-    where = "" if sources.machines is None else " on this machine"
+    where = "" if sources.cluster is None else " on this machine"
     found = await sources.records.errors(None, since_ms=int((time.time() - int(_HOUR_S)) * 1000))
     if not found:
         return el("p", f"No invocation has failed{where} in the last hour.", class_="good")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from thawd.cluster.overview import SeenMachine
 from thawd.gateway.http import Budget
@@ -14,6 +14,7 @@ from thawd.recording.records import Records
 from thawd.recording.redaction import Redactor
 from thawd.resources import Function
 from thawd.scheduling.dispatcher import Dispatcher
+from thawd.window.elsewhere import Elsewhere
 
 
 class CountedPeriod(NamedTuple):
@@ -79,6 +80,22 @@ class CostEstimate:
     rows: tuple[CostRow, ...] = ()
 
 
+class ClusterPages(Protocol):
+    """What pages show of a cluster.
+
+    Attributes:
+        own: name of this machine.
+    """
+
+    own: str
+
+    async def machines(self) -> list[SeenMachine]:
+        """Return the machines of the cluster."""
+
+    async def find(self, prefix: str) -> Elsewhere:
+        """Return what other machines have recorded about request ids that begin with `prefix`."""
+
+
 @dataclass(slots=True)
 class Sources:
     """What the pages are made from.
@@ -95,7 +112,7 @@ class Sources:
         wait_s: how long an invocation from a page may wait for an environment, seconds.
         budget: limits the memory for the bodies of requests.
         cost: estimates what a function's invocations would cost on AWS Lambda.
-        machines: returns the machines of the cluster; None: this machine runs alone.
+        cluster: knows the machines of the cluster; None: this machine runs alone.
     """
 
     records: Records | None
@@ -109,4 +126,4 @@ class Sources:
     wait_s: float
     budget: Budget
     cost: Callable[[Function], Awaitable[CostEstimate]]
-    machines: Callable[[], Awaitable[list[SeenMachine]]] | None = None
+    cluster: ClusterPages | None = None

@@ -3,9 +3,10 @@
 - ``GET /_thawd/machines``: all machines, as each describes itself.
 - ``GET /_thawd/machines?ask=QUESTION``: the answers of all machines to a question, and why others have not answered.
   ``only=NAME`` asks one machine. The questions are ``status`` and ``queue``, the documents of ``/_thawd/status`` and
-  ``/_thawd/queue``; ``record`` with ``request_id``, the document of ``/_thawd/invocations/ID``; and ``logs`` with
-  ``group``, a page of a log group, which ``last=N``, or ``after.NAME=PLACE`` for each machine and ``since_ms=TIME``
-  choose (`thawd.telemetry.logs.pages`).
+  ``/_thawd/queue``; ``find`` with ``prefix``, recorded invocations whose request ids begin with it, or with
+  ``function``, the latest one; ``record`` with ``request_id``, the document of ``/_thawd/invocations/ID``; and ``logs``
+  with ``group``, a page of a log group, which ``last=N``, or ``after.NAME=PLACE`` for each machine and
+  ``since_ms=TIME`` choose (`thawd.telemetry.logs.pages`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from thawd.errors import (
 from thawd.gateway.http import READING, Scope, Send, respond_json
 
 PATH = "/_thawd/machines"
-QUESTIONS = ("status", "queue", "logs", "record")
+QUESTIONS = ("status", "queue", "logs", "find", "record")
 _PATIENCE_S = 2.5
 _WAIT_S = 5.0
 _MOST_AT_ONCE = 16
@@ -82,13 +83,16 @@ class MachinesApi:
         else:
             raise InvalidParameterValueException(f"ask must be one of {', '.join(QUESTIONS)}, not {question[:40]!r}")
 
-    async def ask_all(self, machines: list[SeenMachine], question: str, arguments: Mapping[str, str]) -> dict[str, Any]:
+    async def ask_all(
+        self, machines: list[SeenMachine], question: str, arguments: Mapping[str, str], *, wait_s: float = _WAIT_S
+    ) -> dict[str, Any]:
         """Ask machines at the same time.
 
         Args:
             machines: the machines. Those that do not answer at present are not asked.
             question: name of the question.
             arguments: arguments of the question; those that begin with ``after.`` are for the machine that they name.
+            wait_s: how long to wait for each machine, seconds.
 
         Returns:
             ``machine``, the name of this machine; ``answers``, the document of each machine that has answered, by
@@ -108,7 +112,7 @@ class MachinesApi:
             own = common if after is None else {**common, "after": after}
             try:
                 async with at_once:
-                    document = await self._asker.ask(machine, question, own, timeout_s=_WAIT_S)
+                    document = await self._asker.ask(machine, question, own, timeout_s=wait_s)
             except ThawdError as error:
                 if machine == self._asker.own and question != "record":
                     own_errors.append(error)

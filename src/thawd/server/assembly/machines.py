@@ -14,7 +14,7 @@ import msgspec
 
 from thawd import __version__
 from thawd.cluster.forwarding import ClusterDispatcher
-from thawd.cluster.overview import MachineReport, Overview
+from thawd.cluster.overview import MachineReport, Overview, SeenMachine
 from thawd.cluster.questions import Asker
 from thawd.config.options.functions import LOG_GROUP
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError
@@ -25,14 +25,32 @@ from thawd.recording.records import Records
 from thawd.scheduling.pool import Pool
 from thawd.server.assembly.cluster import ClusterSubsystem
 from thawd.server.assembly.execution import ExecutionSubsystem
+from thawd.stores.invocations.record_queries import Filter
+from thawd.stores.invocations.record_rows import InvocationRow
 from thawd.telemetry.logs.groups import path_of_group
 from thawd.telemetry.logs.pages import last_page, next_page
+from thawd.window.elsewhere import Elsewhere, RecordElsewhere
+from thawd.window.machines_table import page_of
 
 _REPORT_S = 2.0
 _SAME_REPORT_S = 0.5
 _SAME_FAILURES_S = 5.0
 _MINUTES = 15
 _MOST_LOGS = 4
+_FIND_S = 1.0
+_LEAST_OF_ID = 8
+
+
+class _FoundRow(msgspec.Struct):
+    id: int
+    request_id: str
+    function: str
+    began_ms: int
+    error_type: str
+
+
+class _Found(msgspec.Struct):
+    found: list[_FoundRow]
 
 
 @dataclass(slots=True)
@@ -63,12 +81,14 @@ class MachinesSubsystem:
         inputs: what this machine describes itself by.
 
     Attributes:
+        own: name of this machine.
         asker: asks machines.
         overview: all machines, as each describes itself.
         api: serves both over HTTP.
     """
 
     def __init__(self, cluster: ClusterSubsystem, execution: ExecutionSubsystem, inputs: MachineInputs) -> None:
+        self.own = cluster.own
         self._cluster = cluster
         self._execution = execution
         self._dispatcher = cast(ClusterDispatcher, execution.dispatcher)
@@ -83,6 +103,7 @@ class MachinesSubsystem:
             "queue": self._tell_queue,
             "logs": self._tell_log,
             "record": self._tell_record,
+            "find": self._tell_found,
         }
         self.asker = Asker(cluster.own, cluster.router.questions, cluster.links_to)
         self.overview = Overview(
@@ -113,6 +134,37 @@ class MachinesSubsystem:
         if self._inputs.records is None:
             raise ResourceNotFoundException(f"The machine {self._cluster.own} records no invocations")
         return msgspec.json.encode(await self._inputs.records.document(arguments.get("request_id", "")))
+
+    async def _tell_found(self, arguments: Mapping[str, str]) -> bytes:
+        """Return records of request ids that begin with ``prefix``, or the latest record of ``function``."""
+        records, prefix = self._inputs.records, arguments.get("prefix", "")
+        if records is None:
+            rows: list[InvocationRow] = []
+        elif prefix:
+            rows = await records.beginning_with(prefix) if len(prefix) >= _LEAST_OF_ID else []
+        else:
+            rows = (await records.page(Filter(function=arguments.get("function") or None), limit=1)).rows
+        found = [_FoundRow(row.id, row.request_id, row.function, row.began_ms, row.error_type) for row in rows]
+        return msgspec.json.encode(_Found(found))
+
+    async def machines(self) -> list[SeenMachine]:
+        """Return the machines of the cluster."""
+        return await self.overview.machines()
+
+    async def find(self, prefix: str) -> Elsewhere:
+        """Return what other machines have recorded about request ids that begin with `prefix`."""
+        pages = {}
+        others = [machine for machine in await self.overview.machines() if not machine.is_own]
+        for machine in others:
+            pages[machine.name] = page_of(machine.report, machine.address)
+        document = await self.api.ask_all(others, "find", {"prefix": prefix}, wait_s=_FIND_S)
+        found = [
+            RecordElsewhere(name, pages[name], row.request_id, row.function, row.began_ms, row.error_type)
+            for name, answer in sorted(document["answers"].items())
+            for row in msgspec.json.decode(answer, type=_Found).found
+            if row.request_id.startswith(prefix)
+        ]
+        return Elsewhere(found, sorted(document["answers"]), sorted(document["away"]))
 
     async def _tell_log(self, arguments: Mapping[str, str]) -> bytes:
         """Return a page of a log group: ``group``; ``last``, or ``after`` and ``since_ms``."""

@@ -413,7 +413,7 @@ class Platform:
         settings = self.settings
         server = settings.server
         dispatcher = self.execution.dispatcher
-        accept = self._accept
+        accept, flush = self._accept, self.execution.launcher.flush_logs
         wait_s = server.queue_timeout_s
         self.urls.declare(settings.urls)
         return GatewayParts(
@@ -444,14 +444,7 @@ class Platform:
             control=self.control.api,
             queue=QueueApi(self.events.operator_view),
             window=self.recording.pages(
-                PageInputs(
-                    self._status,
-                    self.events.operator_view,
-                    self.execution.launcher.flush_logs,
-                    wait_s,
-                    self._budget,
-                    None if self._machines is None else self._machines.overview.machines,
-                )
+                PageInputs(self._status, self.events.operator_view, flush, wait_s, self._budget, self._machines)
             ),
             invocations=InvocationsApi(self.recording.records, why_none=self.recording.why_none),
             hosts=Hosts((server.host, *server.names)) if server.key is None else None,

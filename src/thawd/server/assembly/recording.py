@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from thawd.cluster.overview import SeenMachine
 from thawd.config.settings import ServerSettings
 from thawd.destinations.delivery import Delivery
 from thawd.environments.trace_variables import TraceTargets
@@ -38,7 +37,7 @@ from thawd.telemetry.metrics import Metrics
 from thawd.window.endpoint import Window
 from thawd.window.live import Live
 from thawd.window.session import Sessions
-from thawd.window.sources import Sources
+from thawd.window.sources import ClusterPages, Sources
 
 _DAY_S = 86_400.0
 
@@ -53,7 +52,7 @@ class PageInputs:
         flush_logs: writes the log lines that wait to be written.
         wait_s: how long an invocation from a page may wait for an environment, seconds.
         budget: limits the memory for the bodies of requests.
-        machines: returns the machines of the cluster; None: this machine runs alone.
+        cluster: knows the machines of the cluster; None: this machine runs alone.
     """
 
     status: Callable[[], Awaitable[Mapping[str, Any]]]
@@ -61,7 +60,7 @@ class PageInputs:
     flush_logs: Callable[[], None]
     wait_s: float
     budget: Budget
-    machines: Callable[[], Awaitable[list[SeenMachine]]] | None = None
+    cluster: ClusterPages | None = None
 
 
 class RecordingSubsystem:
@@ -197,7 +196,7 @@ class RecordingSubsystem:
                 flush_logs=sources.flush_logs,
                 wait_s=sources.wait_s,
                 budget=sources.budget,
-                machines=sources.machines,
+                cluster=sources.cluster,
                 cost=self._costs.estimate,
             ),
             self._sessions,
