@@ -56,7 +56,23 @@ def boto(event, context):
     client = session.client("lambda", endpoint_url=event["url"])
     client.invoke(FunctionName="next", Payload=b"{}")
     client.invoke(FunctionName="next", InvocationType="Event", Payload=b'{"password": "canary-3"}')
+    s3 = session.client("s3", endpoint_url=event["url"])
+    s3.put_object(Bucket="uploads", Key="canary-5", Body=b"canary-6")
+    try:
+        s3.get_object(Bucket="uploads", Key="canary-7")
+    except s3.exceptions.NoSuchKey:
+        pass
     return os.environ["_X_AMZN_TRACE_ID"]
+
+def labels(event, context):
+    import thawd
+    table = thawd.table("labels")
+    if "gate" in event:
+        while not os.path.exists(event["gate"]):
+            time.sleep(0.005)
+    for key in event["keys"]:
+        table.put(key, {"password": "canary-8"})
+    table.get("canary-9")
 
 def following(event, context):
     return {name: value for name, value in os.environ.items() if name.startswith(("OTEL_", "AWS_XRAY", "_X_AMZN"))}
@@ -85,6 +101,13 @@ handler = "plain.say"
 tracing = "Active"
 [functions.next]
 handler = "plain.following"
+[functions.labels]
+handler = "plain.labels"
+tracing = "Active"
+[functions.untraced]
+handler = "plain.labels"
+[buckets.uploads]
+[tables.labels]
 """
 
 
@@ -163,7 +186,34 @@ def test_subsegments_of_a_thawed_function_are_nested_on_its_page(server: Running
 def test_requests_that_boto3_sends_without_a_tracer_are_on_the_page(server: Running) -> None:
     request_id = invoke(server, "boto", {})
 
-    assert tree(server, request_id, 2) == {"invoke next": "", "send next": ""}
+    assert tree(server, request_id, 4) == dict.fromkeys(
+        ("invoke next", "send next", "s3 PUT uploads", "s3 GET uploads"), ""
+    )
+    table = page(server, request_id).partition("<caption>What the handler called")[2].partition("</table>")[0]
+    assert table.count("status 404") == table.count(">failed<") == 1 and "status 200" in table
+    assert "canary" not in table
+
+
+def test_operations_on_tables_are_on_the_page_of_the_invocation_that_made_them(server: Running, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with ThreadPoolExecutor(3) as threads:
+        asked = [
+            threads.submit(invoke, server, name, {"gate": str(gate), "keys": ["canary"] * count})
+            for name, count in (("labels", 1), ("labels", 2), ("untraced", 4))
+        ]
+        try:
+            eventually(lambda: server.function("labels")["environments"]["busy"] == 2, what="2 at once")
+        finally:
+            gate.touch()
+        one, two, untraced = [each.result() for each in asked]
+
+    for request_id, count in ((one, 1), (two, 2), (invoke(server, "labels", {"keys": []}), 0)):
+        assert tree(server, request_id, count + 1) == ({"table put labels": ""} if count else {}) | {
+            "table get labels": ""
+        }
+        document = json.loads(ask(server, f"/_thawd/invocations/{request_id}")[0])
+        assert len(document["calls"]) == count + 1 and "canary" not in str(document["calls"])
+    assert json.loads(ask(server, f"/_thawd/invocations/{untraced}")[0])["calls"] is None
 
 
 def test_a_function_that_is_not_traced_gets_the_trace_header_as_it_came(server: Running) -> None:

@@ -32,6 +32,7 @@ Resources:
     Properties:
       CodeUri: read/
       Handler: app.handler
+      Tracing: Active
       Environment: {{Variables: {{TABLE: !Ref Rows, COLOUR: !Ref Colour}}}}
       Policies: [DynamoDBReadPolicy: {{TableName: !Ref Rows}}]
       Events: {{Get: {{Type: HttpApi, Properties: {{Path: '/rows/{{id}}', Method: GET}}}}}}
@@ -108,6 +109,19 @@ def answer(running: Running, path: str) -> tuple[int, Any]:
         return error.code, json.loads(error.read())
 
 
+def calls_of_last(running: Running) -> list[str]:
+    """Return the names of the calls of the handler that has answered a request for a row last."""
+
+    def get(path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{running.url}/_thawd/invocations{path}", timeout=60) as response:
+            document: dict[str, Any] = json.loads(response.read())
+            return document
+
+    records = get("")["invocations"]
+    request_id = next(each["request_id"] for each in records if each["source"].startswith("GET /rows"))
+    return [call["name"] for call in get(f"/{request_id}")["calls"]]
+
+
 def test_a_sam_project_is_served_follows_its_files_and_is_there_after_a_restart(sam: Project) -> None:
     arguments = ("--port", "0", "--parameters", "Colour=red")
     with sam.up(*arguments, "--watch") as running:
@@ -133,6 +147,7 @@ def test_a_sam_project_is_served_follows_its_files_and_is_there_after_a_restart(
         )
     with sam.up(*arguments) as running:
         assert answer(running, "/rows/a.txt") == (200, ["HELLO", item, "dark red"])
+        assert "dynamodb GetItem" in calls_of_last(running), "boto3 has no tracer"
         running.until_said("output    Api")
         assert any("unchanged" in line for line in running.output), running.output
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.unit.test_invocation_records import a_file, a_recorder, batch, row
 from tests.unit.test_segments import HANDLER, NOW, TRACE, datagram, identifier
+from thawd.environments.store_calls import NotedCall
 from thawd.invocation import Invocation, Result, TracedInvocation
 from thawd.recording import calls as calls_module
 from thawd.recording.calls import Calls, Taken, call_of
@@ -59,7 +60,9 @@ class Intake:
     ) -> None:
         traced = invocation.traced
         assert traced is not None
-        run = self.open.ended(invocation, traced, ended_at=at, environment=environment)
+        run = self.open.of_handler(traced.handler_id)
+        began_at = at if run is None else run.runs[traced.handler_id].began_at
+        run = self.open.ended(invocation, traced, times=(began_at, at), environment=environment)
         if run is not None:
             self.calls.ended(run, Result(b"", is_recorded=recorded))
 
@@ -81,7 +84,7 @@ def test_calls_wait_for_the_end_of_their_invocation_and_later_ones_follow() -> N
 
     assert placed(intake.take(datagram(2))) == {"s1": HANDLER, "s2": HANDLER}
     assert placed(intake.take(datagram(3, identifier(1)))) == {"s3": HANDLER}
-    assert intake.take() == Taken([], {})
+    assert intake.take() == Taken([], {}, {})
 
 
 def test_calls_of_an_invocation_without_a_record_are_dropped() -> None:
@@ -177,6 +180,36 @@ def test_a_request_to_this_server_finds_its_sender_when_the_senders_segment_arri
         identifier(1), "invoke g", HANDLER, identifier(1),
     )  # fmt: skip
     assert len(intake.calls._requests) == 0
+
+
+def test_operations_on_tables_belong_to_the_invocation_that_had_the_environment_then() -> None:
+    intake = Intake()
+    for at, stream in ((NOW - 5, "e"), (NOW, "e"), (NOW + 4, "e"), (NOW, "another")):
+        intake.calls.store_call(stream, NotedCall("table put t", at, at + 0.001, False))
+    assert intake.take().rows == []
+    intake.end(intake.first, environment="e")
+    intake.end(intake.begin(identifier(101), at=NOW + 3), at=NOW + 5, environment="e")
+
+    found, later = intake.take().rows
+    assert (later.handler, later.began_us) == (identifier(101), int((NOW + 4) * 1e6))
+    assert (found.name, found.handler, found.parent, found.began_us) == (
+        "table put t",
+        HANDLER,
+        HANDLER,
+        int(NOW * 1e6),
+    )
+    intake.end(intake.begin(identifier(100)), environment="another", recorded=False)
+    assert intake.take().rows == [] and intake.calls._store_count == 0
+
+
+def test_operations_whose_invocation_never_ends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "_MOST_STORE_CALLS", 3)
+    intake = Intake()
+    for stream in "aabbe":
+        intake.calls.store_call(stream, NotedCall("table put t", NOW, NOW, False))
+    intake.end(intake.first, environment="e")
+
+    assert len(intake.take().rows) == 1 and intake.calls._store_count == 2
 
 
 def test_no_text_of_a_call_contains_a_redacted_value() -> None:
@@ -279,7 +312,7 @@ async def test_a_file_of_the_version_before_is_taken_over(tmp_path: Path) -> Non
 
 
 def traced_run(tracer: Tracer, function: Function, header: str | None) -> Invocation:
-    invocation = Invocation(function.name, b"{}", 0.0, trace_id=header, leased_s=10.0)
+    invocation = Invocation(function.name, b"{}", 0.0, trace_id=header, leased_s=time.monotonic() - 1)
     invocation.trace_id = tracer.begin(invocation, function)
     return invocation
 
@@ -301,16 +334,19 @@ async def test_only_functions_that_ask_for_it_are_traced_and_their_calls_are_in_
     assert called.trace_id == caller.trace_id, "a function that is not traced gets the header as it came"
     assert called.traced is not None and not called.traced.handler_id and stranger.traced is None
     for invocation in (called, caller):
-        result = Result(b"1", duration_ms=1000.0, is_recorded=True)
-        each = EndedInvocation(invocation, result, None, 9.0, 11.0, NOW, 1)
+        result = Result(b"1", duration_ms=1000.0, is_recorded=True, log_stream="e")
+        ended_s = invocation.leased_s + 1
+        each = EndedInvocation(invocation, result, None, ended_s - 2, ended_s, NOW, 1)
         tracer.ended(each)
         recorder.record(each)
     documents = Records(file, recorder)
     [found] = (await documents.document(caller.request_id))["calls"]
-    assert (found["name"], found["parent"], found["took_us"]) == ("invoke p", caller.traced.handler_id, 2_000_000)
+    assert (found["name"], found["parent"]) == ("invoke p", caller.traced.handler_id)
+    assert abs(found["took_us"] - 2_000_000) < 10
     assert (await documents.document(called.request_id))["calls"] is None
     handler = await documents.calls(found_id(await documents.whole(caller.request_id)))
-    assert handler is not None and handler.began_us == int((NOW - 1) * 1e6), "it began when it had its environment"
+    assert handler is not None and handler.began_us < (time.time() - 1) * 1e6, "it began when it had its environment"
+    assert handler.began_us > (time.time() - 1) * 1e6 - 60e6
     file.close()
 
 

@@ -77,7 +77,7 @@ class Intake:
 
     def end(self, invocation: Invocation) -> None:
         assert invocation.traced is not None
-        self.open.ended(invocation, invocation.traced, ended_at=NOW + 1, environment="e")
+        self.open.ended(invocation, invocation.traced, times=(NOW, NOW + 1), environment="e")
 
     def take(self, *datagrams: bytes) -> list[Span]:
         for each in datagrams:

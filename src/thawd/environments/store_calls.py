@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
+from thawd.environments.store_call_channel import ServiceHandler
+from thawd.environments.version import Version
 from thawd.errors import ResourceNotFoundException, ThawdError
+from thawd.resources import Function
 from thawd.stores.objects.remote import BucketStore, BucketStores
 from thawd.stores.tables.access import Tables
 from thawd.telemetry.console import complain
@@ -14,6 +20,30 @@ from thawd.wire.frames import MAX_BODY_BYTES
 
 PAGE_ITEMS = 200
 Reply = tuple[dict[str, Any], bytes]
+_LOOKUP = "bucket.find"
+_LONGEST_NAME = 100
+
+
+class NotedCall(NamedTuple):
+    """A call that was answered.
+
+    Attributes:
+        name: the operation and the table or bucket, such as ``table put labels``; no key.
+        began_at: when it arrived, seconds since 1970.
+        ended_at: when it was answered, the same clock.
+        failed: whether it failed, or the object was missing.
+    """
+
+    name: str
+    began_at: float
+    ended_at: float
+    failed: bool
+
+
+Note = Callable[[NotedCall], None]
+"""Notes a call of one environment."""
+NoteOf = Callable[[Function, str], Note | None]
+"""Returns what notes the calls of an environment, by its function and its log stream; None: nothing."""
 
 
 class TableServices:
@@ -22,11 +52,13 @@ class TableServices:
     Attributes:
         tables: all tables.
         buckets: the remote buckets. A handler accesses local buckets, which are folders, directly.
+        note_of: returns what notes the calls of an environment, by its function and its log stream; None: nothing.
     """
 
     def __init__(self, tables: Tables, buckets: BucketStores | None = None) -> None:
         self.tables = tables
         self.buckets = buckets or BucketStores({})
+        self.note_of: NoteOf = lambda function, stream: None
 
     async def __call__(self, head: dict[str, Any], body: bytes) -> Reply:
         """Answer one call. The call's `head` contains the operation (``op``), the table or bucket, and the key."""
@@ -39,6 +71,15 @@ class TableServices:
         except Exception as error:  # whatever fails, the call must get a reply, because the handler waits for it
             complain(f"thawd: a call that a function made through `import thawd` failed: {error!r}")
             return {"error": f"thawd failed: {error!r}"}, b""
+
+    async def noted(self, note: Note, head: dict[str, Any], body: bytes) -> Reply:
+        """Answer one call, and note it."""
+        began_at = time.time()
+        reply = await self(head, body)
+        if head.get("op") != _LOOKUP:
+            failed = "error" in reply[0] or "missing" in reply[0]
+            note(NotedCall(_name_of(head), began_at, time.time(), failed))
+        return reply
 
     async def _serve(self, head: dict[str, Any], body: bytes) -> Reply:
         operation = head["op"]
@@ -62,7 +103,7 @@ class TableServices:
 
     async def _bucket(self, operation: str, head: dict[str, Any], body: bytes) -> Reply:
         bucket = self._find(head["bucket"])
-        if operation == "bucket.find":
+        if operation == _LOOKUP:
             return {"url": str(bucket.bucket.url)}, b""
         if operation == "bucket.read":
             try:
@@ -79,3 +120,25 @@ class TableServices:
         if bucket is None:
             raise ResourceNotFoundException(f"there is no bucket {name!r}")
         return bucket
+
+
+def services_of(services: ServiceHandler, version: Version, stream: str) -> ServiceHandler:
+    """Return what answers the calls of one environment: `services`, which note them if somebody wants to know.
+
+    If an environment runs several invocations at the same time, it is not known which of them makes a call.
+
+    Args:
+        services: answers calls.
+        version: the version that the environment runs.
+        stream: name of its log stream.
+    """
+    if not isinstance(services, TableServices) or version.function.most_in_environment > 1:
+        return services
+    note = services.note_of(version.function, stream)
+    return services if note is None else partial(services.noted, note)
+
+
+def _name_of(head: dict[str, Any]) -> str:
+    operation, place = head.get("op"), head.get("table") or head.get("bucket")
+    kind = operation.replace(".", " ") if isinstance(operation, str) else "call"
+    return (f"{kind} {place}" if isinstance(place, str) else kind)[:_LONGEST_NAME]

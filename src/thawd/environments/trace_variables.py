@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+from thawd.resources import Function
 
 _OTLP = "OTEL_EXPORTER_OTLP_"
 _SERVICE = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
@@ -20,6 +22,10 @@ class TraceTargets(NamedTuple):
 
     collector: str | None
     segments: str | None
+
+
+TargetsOf = Callable[[Function], TraceTargets | None]
+"""Returns where a function sends what it traces; None: nothing of it is traced."""
 
 
 def trace_variables(targets: TraceTargets, *, function: str, own: Mapping[str, str]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from thawd.gateway.aws.error_documents import ServiceError
 from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.aws.refusals import foreign_service, refuse, refuse_unserved
 from thawd.gateway.cors import allows, is_preflight
+from thawd.gateway.followed_requests import FollowedRequests
 from thawd.gateway.function_urls.endpoint import FunctionUrlApi
 from thawd.gateway.hosts import Hosts, refusal
 from thawd.gateway.http import (
@@ -141,12 +142,14 @@ class Application:
     Attributes:
         begins_inline: a request begins without a task (`thawd.system.inline`); what needs one awaits `in_task` first.
         on_unserved: called with a request for which nothing is served, and the status and the reason of its answer.
+        followed: notes requests of traced handlers to services of AWS that this server answers.
     """
 
     begins_inline = True
 
-    def __init__(self, parts: GatewayParts) -> None:
+    def __init__(self, parts: GatewayParts, followed: FollowedRequests | None = None) -> None:
         self.parts = parts
+        self.followed = followed or FollowedRequests()
         self.on_unserved: Callable[[Scope, int, str], None] = lambda scope, status, reason: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -230,8 +233,8 @@ class Application:
         if path.startswith("/_thawd/") or path == "/metrics":
             return self._own_page
         if (service := self._other_service(scope)) is not None:
-            return service
-        return parts.objects if parts.objects.claims(scope) else None
+            return self.followed.follow(service)
+        return self.followed.follow(parts.objects) if parts.objects.claims(scope) else None
 
     def _serves_host(self, scope: Scope, address: ApiAddress | None) -> bool:
         """Whether the request's ``Host`` is accepted: it may be a custom domain name of the API that is addressed."""
@@ -312,7 +315,7 @@ class Application:
             await parts.routes(scope, receive, send, route=found[0], parameters=found[1])
         elif is_object:
             await in_task()
-            await parts.objects(scope, receive, send)
+            await self.followed.follow(parts.objects)(scope, receive, send)
         elif (service := foreign_service(scope)) is not None:
             await refuse_unserved(scope, send, service)
         elif allowed := parts.routes.table.methods(raw_path):

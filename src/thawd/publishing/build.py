@@ -29,7 +29,7 @@ from thawd.environments.runtime_programs import (
     runs_a_program,
     variables_of_program,
 )
-from thawd.environments.trace_variables import TraceTargets
+from thawd.environments.trace_variables import TargetsOf
 from thawd.environments.version import RUNTIME_FOLDER, Variables, Version, api_command, variables_of
 from thawd.errors import EnvironmentBuildError, StoreError
 from thawd.oci.image_store import Images
@@ -154,7 +154,7 @@ class Builder:
         self.runtimes: Mapping[str, str] = {}
         self.spare_own_programs: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         self.aws: Mapping[str, str] = {}
-        self.traces: Callable[[Function], TraceTargets | None] = lambda function: None
+        self.traces: TargetsOf = lambda function: None
         self.debugging: Debugging | None = None
         self.why_real: WhyReal = lambda function, places, needed: "this server does not mount folders"
         self._packages = PackageStore(data / "packages")

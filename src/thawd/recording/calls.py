@@ -1,8 +1,9 @@
 """Collects what the handlers of traced invocations called, until the recorder writes it beside their records.
 
-A call comes from a subsegment that the handler's tracer sent, or is a request of the handler to this server. Calls wait
-here until their invocation has ended, because only then is it known whether it is recorded. Of an invocation, the calls
-that took longest are kept: what contains another call took at least as long, so the kept calls are a whole tree.
+A call comes from a subsegment that the handler's tracer sent, or is a request of the handler to this server, or an
+operation on a table or bucket through ``import thawd``. Calls wait here until their invocation has ended, because only
+then is it known whether it is recorded. Of an invocation, the calls that took longest are kept: what contains another
+call took at least as long, so the kept calls are a whole tree.
 
 Which invocation a call belongs to follows from its chain of parents and from its time. The chain alone does not say it:
 in all invocations of one trace that run in one environment, X-Ray's SDK names the handler's span of the first.
@@ -20,7 +21,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from thawd.invocation import Result
+from thawd.environments.store_calls import NotedCall
+from thawd.invocation import Result, new_span_ids
 from thawd.recording.open_traces import OpenTraces, Run
 from thawd.recording.segment_joining import Source
 from thawd.recording.spans import INTERNAL, Span
@@ -37,6 +39,8 @@ _LONGEST_WAIT_S = 120.0
 _MOST_UNDECIDED = 1000
 # Most calls that `Calls.take` looks at, so that it does not stop the event loop for long.
 _TAKEN_AT_ONCE = 1000
+# Calls of tables and buckets whose invocation has not ended, of all environments. Those that came first have to go.
+_MOST_STORE_CALLS = 10_000
 _LONGEST_NAME = 100
 _LONGEST_DETAIL = 300
 _LONGEST_ERROR = 500
@@ -89,11 +93,13 @@ class Taken(NamedTuple):
     Attributes:
         rows: calls of invocations that are recorded.
         left_out: by handler, how many of its calls are not among those that were ever taken.
+        began_us: when the handlers of the invocations began that have ended since, microseconds since 1970.
         is_more: whether further calls can be taken now.
     """
 
     rows: list[CallRow]
     left_out: dict[str, int]
+    began_us: dict[str, int]
     is_more: bool = False
 
 
@@ -115,6 +121,8 @@ class Calls:
         self._requests: deque[_Request] = deque(maxlen=_MOST_REQUESTS)
         self._ended: deque[tuple[Run, Result | None]] = deque()
         self._numbers = itertools.count()
+        self._store_calls: dict[str, list[CallRow]] = {}
+        self._store_count = 0
         self._held_bytes = 0
         # Only the thread that offers changes the first, and only the event loop the second.
         self._offered_bytes = 0
@@ -140,8 +148,36 @@ class Calls:
 
     def request(self, span: Span) -> None:
         """Note a request to this server that may have come from a handler: `span` says so by its parent."""
-        if span.parent_id and self._open.knows(span.trace_id):
+        if span.parent_id and self.knows(span.trace_id):
             self._requests.append(_Request(call_of(span), time.monotonic()))
+
+    def store_call(self, stream: str, call: NotedCall) -> None:
+        """Note a call of ``thawd.table`` or ``thawd.bucket``; `stream` is the log stream of its environment."""
+        began_us = int(call.began_at * 1e6)
+        took_us = max(0, int(call.ended_at * 1e6) - began_us)
+        name = _line(call.name, _LONGEST_NAME)
+        row = CallRow("", new_span_ids()[0], "", name, "", "", int(call.failed), 1, began_us, took_us)
+        self._store_calls.setdefault(stream, []).append(row)
+        self._store_count += 1
+        while self._store_count > _MOST_STORE_CALLS:
+            self._store_count -= len(self._store_calls.pop(next(iter(self._store_calls))))
+
+    def _store_calls_of(self, run: Run) -> list[CallRow]:
+        """Return the calls of tables and buckets in an invocation that has ended.
+
+        Of those that were noted in its environment, earlier ones are forgotten: they are of invocations that were not
+        traced. Later ones are kept for the next invocation.
+        """
+        rows = self._store_calls.pop(run.environment, [])
+        later = [row for row in rows if row.began_us / 1e6 > run.ended_at]
+        if later:
+            self._store_calls[run.environment] = later
+        self._store_count -= len(rows) - len(later)
+        return [row for row in rows if run.covers(row.began_us / 1e6)]
+
+    def knows(self, trace_id: str) -> bool:
+        """Whether a request of this trace may come from a handler that is traced here."""
+        return self._open.knows(trace_id)
 
     def begin(self, run: Run) -> None:
         """An invocation that may call something begins."""
@@ -153,7 +189,7 @@ class Calls:
 
     def take(self) -> Taken:
         """Return the calls that can be written now. Calls of invocations that run wait, and others are dropped."""
-        taken = Taken([], {})
+        taken = Taken([], {}, {})
         while self._ended:
             run, result = self._ended.popleft()
             self._settle(run, result is not None and result.is_recorded, taken)
@@ -164,10 +200,14 @@ class Calls:
     def _settle(self, run: Run, is_recorded: bool, taken: Taken) -> None:
         """An invocation has ended, and what was held for it is to be written or dropped."""
         notes: _Notes | None = run.notes
+        noted = self._store_calls_of(run)
         if notes is None:  # it was forgotten
             return
         notes.is_recorded = is_recorded
-        if is_recorded:
+        if is_recorded and run.environment:
+            taken.began_us[run.handler_id] = int(run.began_at * 1e6)
+            for row in noted:
+                self._hold(notes, row._replace(handler=run.handler_id, parent=run.handler_id))
             taken.rows.extend(row for _, _, row in notes.held)
             _count_left_out(run, notes, taken)
         self._held_bytes -= notes.held_bytes

@@ -29,7 +29,7 @@ class Run:
 
     Attributes:
         handler_id: the id of its handler's span.
-        began_at: when the dispatcher got it, seconds since 1970.
+        began_at: when it got its environment, seconds since 1970; while it runs, when the dispatcher got it.
         ended_at: when it ended, the same clock; infinity: it runs.
         environment: log stream of the environment that has run it; empty: it runs, or none has run it.
         notes: what others keep about it until it is forgotten.
@@ -153,14 +153,14 @@ class OpenTraces:
         return run
 
     def ended(
-        self, invocation: Invocation, traced: TracedInvocation, *, ended_at: float, environment: str
+        self, invocation: Invocation, traced: TracedInvocation, *, times: tuple[float, float], environment: str
     ) -> Run | None:
         """An invocation has ended. It is remembered until many others have ended.
 
         Args:
             invocation: the invocation.
             traced: its spans.
-            ended_at: the current time, seconds since 1970.
+            times: when it got its environment, or began if it got none, and the current time, seconds since 1970.
             environment: log stream of the environment that has run it; empty: none has run it.
 
         Returns:
@@ -169,7 +169,7 @@ class OpenTraces:
         owner = self._by_handler.get(traced.handler_id)
         run = None if owner is None else owner.runs[traced.handler_id]
         if run is not None:
-            run.ended_at, run.environment = ended_at, environment
+            (run.began_at, run.ended_at), run.environment = times, environment
         size = len(invocation.payload)
         self._ended.append(traced.handler_id)
         self._sizes.append(size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -111,23 +111,19 @@ def trace_root(invocation: Invocation) -> str:
     return "" if root is None else root[1]
 
 
-def handlers_of(ended: Sequence[EndedInvocation], rows: Sequence[InvocationRow]) -> list[HandlerRow]:
+def handlers_of(
+    ended: Sequence[EndedInvocation], rows: Sequence[InvocationRow], began_us: Mapping[str, int]
+) -> list[HandlerRow]:
     """Return the rows of the handlers that are traced.
 
     Args:
         ended: the invocations.
         rows: their rows, in the same order.
+        began_us: when the traced handlers began, microseconds since 1970, by the ids of their spans.
     """
-    found = []
-    for each, row in zip(ended, rows, strict=True):
-        traced, leased_s = each.invocation.traced, each.invocation.leased_s
-        if traced is not None and traced.handler_id and each.result is not None and leased_s:
-            # A batch waits in the environment for its other items.
-            is_alone = each.result.batch_size == 1
-            began_s = leased_s if is_alone else max(leased_s, each.ended_s - each.result.duration_ms / 1000)
-            began_at = each.ended_at - (each.ended_s - began_s)
-            found.append(HandlerRow(row.id, traced.handler_id, int(began_at * 1e6), 0))
-    return found
+    traced = ((row.id, each.invocation.traced) for each, row in zip(ended, rows, strict=True))
+    found = ((number, each.handler_id) for number, each in traced if each is not None and each.handler_id in began_us)
+    return [HandlerRow(number, handler, began_us[handler], 0) for number, handler in found]
 
 
 def _kept(

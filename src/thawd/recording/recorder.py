@@ -174,7 +174,7 @@ class Recorder:
                 invocations, bodies = self._rows(waiting, max(last_id, self._last_id))
                 if calls is None:
                     return Batch(invocations, bodies, steps, minutes)
-                handlers = handlers_of(waiting, invocations)
+                handlers = handlers_of(waiting, invocations, calls.began_us)
                 return Batch(invocations, bodies, steps, minutes, handlers, calls.rows, calls.left_out)
 
             try:

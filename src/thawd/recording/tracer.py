@@ -21,6 +21,8 @@ from thawd.scheduling.ended_invocations import EndedInvocation
 # Source: OpenTelemetry specification, "TraceIdRatioBased": the decision is a function of the trace id's last 56 bits.
 _DIGITS = 14
 _ALL = 1 << (4 * _DIGITS)
+_ACCURATE_S = 20e-6
+_READINGS = 5
 
 
 class Tracer:
@@ -72,7 +74,9 @@ class Tracer:
             return  # it only passes the trace on
         if self._open is not None:
             environment = "" if result is None else result.log_stream
-            run = self._open.ended(invocation, traced, ended_at=ended.ended_at, environment=environment)
+            offset_s = _wall_clock_offset_s()
+            times = (_handler_began_s(ended) + offset_s, ended.ended_s + offset_s)
+            run = self._open.ended(invocation, traced, times=times, environment=environment)
             if self._calls is not None and run is not None:
                 self._calls.ended(run, result)
         if result is not None:
@@ -129,3 +133,27 @@ class Tracer:
         span_id, handler_id = new_span_ids()
         header = trace_headers.with_parent(invocation.trace_id, context.trace_id, handler_id)
         return TracedInvocation(context.trace_id, context.parent_id, span_id, handler_id, header)
+
+
+def _handler_began_s(ended: EndedInvocation) -> float:
+    """Return when the handler began, ``time.monotonic()`` seconds; if none ran, when the invocation began."""
+    leased_s = ended.invocation.leased_s or ended.asked_s
+    if ended.result is None or ended.result.batch_size == 1:
+        return leased_s
+    # A batch waits in the environment for its other items.
+    return max(leased_s, ended.ended_s - ended.result.duration_ms / 1000)
+
+
+def _wall_clock_offset_s() -> float:
+    """Return what makes seconds since 1970 of ``time.monotonic()`` seconds, accurate to `_ACCURATE_S` as a rule.
+
+    Another thread may run between two readings of clocks. Calls are assigned to invocations by their times, so
+    `EndedInvocation.ended_at` is not accurate enough: it is read some time after `ended_s`.
+    """
+    offset_s = 0.0
+    for _ in range(_READINGS):
+        before_s, at, after_s = time.monotonic(), time.time(), time.monotonic()
+        offset_s = at - after_s
+        if after_s - before_s < _ACCURATE_S:
+            break
+    return offset_s

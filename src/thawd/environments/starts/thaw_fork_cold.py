@@ -27,6 +27,7 @@ from thawd.environments.starts.ready_deadline import ReadyDeadline
 from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
 from thawd.environments.starts.thawable import CANNOT_THAW, STAGE_FAILED, Thawable, ThawFailedError, thaw_failed
 from thawd.environments.store_call_channel import ServiceHandler
+from thawd.environments.store_calls import services_of
 from thawd.environments.suspension import Suspender
 from thawd.environments.version import Version
 from thawd.errors import StoreError
@@ -195,7 +196,7 @@ class Starter:
         spare = new_environment(version, start, StartKind.THAW, disk=thawable.disk)
         tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         try:
-            await spare.connect(self._services)
+            await spare.connect(services_of(self._services, version, spare.stream.name))
             spare.adopt(child)
             async with asyncio.timeout(_THAW_S):
                 refused = await spare.parked
@@ -434,7 +435,8 @@ class Starter:
                 waited for an init.
         """
         try:
-            await environment.connect(self._services)
+            version, stream = environment.version, environment.stream.name
+            await environment.connect(services_of(self._services, version, stream))
         except BaseException:
             environment.dying = True
             child.kill()

@@ -20,7 +20,8 @@ from thawd.environments.sandbox.storage import StorageWatch
 from thawd.environments.starts.engine_files import Engine, NoEngineError
 from thawd.environments.starts.fastest_start import Spawner
 from thawd.environments.starts.launcher import Launcher
-from thawd.environments.store_calls import TableServices
+from thawd.environments.store_calls import NoteOf, TableServices
+from thawd.environments.trace_variables import TargetsOf
 from thawd.errors import unexpected
 from thawd.publishing.build import Builder
 from thawd.resources import RemoteBucket
@@ -91,6 +92,7 @@ class ExecutionSubsystem:
         self.launcher = Launcher(
             log_folder=server.data / "logs", log_max_bytes=server.log_max_mb << 20, disks=self._disks, program=program
         )
+        self._services = services
         self.spawner = Spawner(self.launcher, limiter=limiter, services=services, metrics=metrics, report=complain)
         self._capabilities = server.capabilities
         if isinstance(limiter, process_limit.CountingLimiter):
@@ -107,6 +109,15 @@ class ExecutionSubsystem:
         self.builder.runtimes = settings.runtimes
         self.builder.why_real = self.launcher.why_real
         self.builder.images.host = self.launcher
+
+    def trace_by(self, targets_of: TargetsOf, note_of: NoteOf) -> None:
+        """From now on, ask where functions send what they trace, and what notes their operations on tables and buckets.
+
+        Args:
+            targets_of: see `Builder.traces`.
+            note_of: see `TableServices.note_of`.
+        """
+        self.builder.traces, self._services.note_of = targets_of, note_of
 
     def _set_up_snapshots(self, engine: Engine | str, settings: Settings, closing: contextlib.ExitStack) -> None:
         """Enable snapshots in the spawner, or tell it why there are none.

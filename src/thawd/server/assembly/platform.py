@@ -166,7 +166,7 @@ class Platform:
             port=urlsplit(url).port or 0,
             spawn_task=spawn_task,
         )
-        self.execution.builder.traces = self.recording.targets_of
+        self.execution.trace_by(self.recording.targets_of, self.recording.note_of)
 
     def _role_of(self, function: str) -> str:
         return self.control.registry.role(function)
@@ -238,7 +238,7 @@ class Platform:
         self.cloudwatch.stream_ages = self.sources.stream_ages
         if self.settings.cluster is not None:
             await self._open_cluster(self.settings.cluster, stop=stopping.set)
-        self.application = Application(self._parts())
+        self.application = Application(self._parts(), self.recording.followed)
         await self.events.recover()
 
     async def _open_cluster(self, settings: ClusterSettings, *, stop: Callable[[], None]) -> None:

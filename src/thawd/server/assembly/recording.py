@@ -6,12 +6,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from thawd.config.settings import ServerSettings
 from thawd.destinations.delivery import Delivery
+from thawd.environments.store_calls import Note
 from thawd.environments.trace_variables import TraceTargets
 from thawd.errors import NoThreadError, StoreError
+from thawd.gateway.followed_requests import FollowedRequests
 from thawd.gateway.http import Budget
 from thawd.gateway.thawd_api.queue import QueueOperations
 from thawd.invocation import Invocation
@@ -83,6 +86,7 @@ class RecordingSubsystem:
         why_none: why no invocation is recorded; empty: invocations are recorded.
         tracer: traces invocations; None: none is traced.
         targets: where functions send what they trace; None: nothing is traced yet.
+        followed: notes requests of traced handlers to services of AWS; the HTTP application has it.
     """
 
     def __init__(
@@ -108,6 +112,7 @@ class RecordingSubsystem:
         self.why_none = ""
         self.tracer: Tracer | None = None
         self.targets: TraceTargets | None = None
+        self.followed = FollowedRequests()
         self._sender: SpanSender | None = None
         self._receiver: SegmentReceiver | None = None
         self._collector, self._ratio, self._port, self._report = server.traces, server.trace_ratio, port, report
@@ -151,6 +156,17 @@ class RecordingSubsystem:
             self._begin_tracing()
         return self.targets
 
+    def note_of(self, function: Function, stream: str) -> Note | None:
+        """Return what notes the operations on tables and buckets of an environment; None: nothing. See `TableServices`.
+
+        Args:
+            function: the function that the environment runs.
+            stream: its log stream.
+        """
+        calls = None if self.recorder is None else self.recorder.calls
+        is_traced = self._collector is not None or function.tracing == ACTIVE
+        return partial(calls.store_call, stream) if calls is not None and is_traced else None
+
     def _begin_tracing(self) -> None:
         """Give invocations their spans, and receive the segments that functions send."""
         open_traces, sender = OpenTraces(), self._sender
@@ -168,7 +184,7 @@ class RecordingSubsystem:
         tracer = Tracer(sender, ratio=self._ratio, open_traces=open_traces if is_open else None, calls=calls)
         if calls is not None and self.recorder is not None:
             calls.source_of = joiner.source_of
-            self.recorder.calls = calls
+            self.recorder.calls = self.followed.calls = calls
         if self._dispatcher.reporting is None:
             self._dispatcher.reporting = Reporting(None, per_s=0.0)
         self._dispatcher.reporting.trace(tracer)
