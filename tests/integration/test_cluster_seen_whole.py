@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,14 +13,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.cables import Cable
-from tests.integration.clusters import registered
+from tests.integration.clusters import machine, registered
 from tests.integration.conftest import Project, Running, eventually
 from tests.integration.postgresql import DEFAULT_PORT, Postgresql
+from tests.ports import quiet_port
 
 CONFIG = """
 [functions.app]
@@ -143,6 +146,19 @@ def test_commands_show_all_machines_or_one(three: Three) -> None:
         assert answer.code == 403
 
 
+def test_with_access_keys_machines_answer_signed_requests_only(tmp_path: Path) -> None:
+    project = machine(tmp_path, "a", {"a": f"127.0.0.1:{quiet_port()}"}, CONFIG)
+    keys = {"THAWD_ACCESS_KEYS": "AKIALOCAL:not-to-be-logged/+"}
+    with project.up(environ=keys) as running:
+        for question in ("", "?ask=logs&group=/aws/lambda/app&last=1", "?ask=record&request_id=1"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                fetched(f"{running.url}/_thawd/machines{question}", key="wrong")
+            with refused.value as answer:
+                assert answer.code == 403
+        signed = project.command("status", env={**os.environ, **keys})
+        assert "a (this one)  serving, leads" in signed.stdout, signed.stderr
+
+
 def queues(document: str) -> dict[str, int]:
     """Accepted events by machine, without the machines that have accepted none."""
     counts = {name: each["functions"] for name, each in json.loads(document)["machines"].items()}
@@ -246,6 +262,11 @@ def test_a_machine_that_is_cut_off_paused_or_killed_is_shown_as_such_and_delays_
     for name in "ac":
         until = running[name]
         eventually(lambda until=until: all_serve(until), what="three machines that serve")
+    # A drained machine continues to answer.
+    assert running["b"].project.command("cluster", "drain").returncode == 0
+    eventually(lambda: rows(three.page("a"))["b"][1].startswith("drained: "), what="that b is drained")
+    assert running["b"].project.command("cluster", "drain", "--end").returncode == 0
+    eventually(lambda: all_serve(running["a"]), what="three machines that serve")
     running["c"].process.kill()
     eventually(lambda: rows(three.page("a"))["c"][1].startswith("gone: "), what="that c is gone")
     for command in (("status",), ("queue",), ("logs", "app")):

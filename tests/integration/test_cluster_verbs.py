@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -80,6 +81,8 @@ def test_machines_join_with_a_token_and_a_drained_one_drops_nothing(server: Post
             until_alive(b, "ab")
             for file in (second.data / "cluster").iterdir():
                 assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            # They tell each other about themselves, with the certificates that they have got.
+            assert re.search(r"^b +serving", first.command("status").stdout, re.MULTILINE)
             # Given a machine that runs a request, with events that wait
             eventually(lambda: b.function("app")["environments"]["idle"], what="one of the two on each machine")
             gate, late = tmp_path / "gate", tmp_path / "late"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from thawd.cli import cluster_logs
+from thawd.cli.client import NoAnswerError
 from thawd.cli.cluster_logs import ClusterLog, Merger
 from thawd.cli.log_lines import LogLine
 from thawd.cli.machines import Answers
@@ -99,7 +100,7 @@ class FakeCluster:
     def __init__(self, logs: dict[str, Path]) -> None:
         self.logs = logs
         self.away: dict[str, str] = {}
-        self.most_pages_ahead = 0
+        self.restarts = 0
 
     def ask(self, question: str, arguments: dict[str, str], *, only: str | None = None) -> Answers:
         assert question == "logs"
@@ -113,6 +114,12 @@ class FakeCluster:
                 page = next_page(path, arguments.get(f"after.{name}", ""), since_ms=int(arguments["since_ms"]))
             documents[name] = {field: getattr(page, field) for field in page.__struct_fields__}
         return Answers(documents, {name: why for name, why in self.away.items() if only in (None, name)})
+
+    def attempt(self, question: str, arguments: dict[str, str], *, only: str | None = None) -> Answers:
+        if self.restarts:
+            self.restarts -= 1
+            raise NoAnswerError("no server answers")
+        return self.ask(question, arguments, only=only)
 
 
 def cluster_log(cluster: Any, selection: Selection) -> ClusterLog:
@@ -155,9 +162,10 @@ def test_a_log_is_followed_on_machines_that_go_and_come(
 
     write("a", b"one", 1)
     assert texts(next(following)) == ["one"]
-    cluster.away = {}
+    cluster.away, cluster.restarts = {}, 3
     write("b", b"two", 2)
     assert texts(next(following)) == ["two"]  # and not the old lines of b
     shown = capsys.readouterr().err
     assert shown.count("no lines of the machine b: gone") == 1
     assert "the machine b answers again" in shown
+    assert shown.count("waiting for the server: no server answers") == 1

@@ -24,6 +24,7 @@ from thawd.window.elsewhere import Elsewhere, RecordElsewhere
 from thawd.window.live import Live
 from thawd.window.machines_table import fingerprint, page_of, section
 from thawd.window.markup import render
+from thawd.wire import frames
 
 
 async def told(arguments: Mapping[str, str]) -> bytes:
@@ -98,6 +99,19 @@ async def test_a_machine_that_is_silent_or_knows_no_questions_costs_only_the_wai
         monkeypatch.setattr(AcceptedLink, "on_frame", older)
         with pytest.raises(MachineAwayError, match="connection to the machine b was lost"):
             await ask(asker, "told")
+
+
+async def test_a_stranger_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asking(monkeypatch), pair() as both:
+        reader, writer = await asyncio.open_connection("127.0.0.1", both.port)
+        writer.write(frames.encode(channel.ASK, {"question": "told", "arguments": {}}))
+        decoder = frames.Decoder()
+        decoder.feed(await reader.read())  # until the machine closes the connection
+        kinds = []
+        while (frame := decoder.take()) is not None:
+            kinds.append(frame.kind)
+        assert kinds == [channel.CHALLENGE]
+        writer.close()
 
 
 class Cluster:

@@ -29,10 +29,24 @@ URL_VARIABLE = "THAWD_URL"
 _CONNECT_S = 1.0
 
 
-def request(
-    settings: Settings, path: str, body: bytes | None, headers: dict[str, str]
-) -> tuple[int, dict[str, str], bytes]:
-    """Send one request to the running server. If no server answers, the command ends.
+Answer = tuple[int, dict[str, str], bytes]
+"""Status, headers (names in lower case), body."""
+
+
+class NoAnswerError(Exception):
+    """No server answers. The text says why, and the way out."""
+
+
+def request(settings: Settings, path: str, body: bytes | None, headers: dict[str, str]) -> Answer:
+    """Send one request to the running server. If no server answers, the command ends. See `attempt`."""
+    try:
+        return attempt(settings, path, body, headers)
+    except NoAnswerError as error:
+        fail(str(error))
+
+
+def attempt(settings: Settings, path: str, body: bytes | None, headers: dict[str, str]) -> Answer:
+    """Send one request to the running server.
 
     Args:
         settings: address and credentials of the server.
@@ -40,13 +54,13 @@ def request(
         body: body of a POST; None: the request is a GET.
         headers: headers to send in addition to the credentials.
 
-    Returns:
-        Status, headers (names in lower case), body.
+    Raises:
+        NoAnswerError: no server answers.
     """
     import http.client
 
     server = settings.server
-    host, port = address(settings)
+    host, port = _find_address(settings)
     if server.key is not None:
         headers = {**headers, "X-Api-Key": server.key}
     elif server.access_keys:
@@ -58,15 +72,16 @@ def request(
             answer = connection.getresponse()
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
     except (http.client.IncompleteRead, ConnectionResetError, BrokenPipeError) as error:
-        fail(f"the server at {host}:{port} closed the connection before it answered ({error or type(error).__name__})")
+        why = f"closed the connection before it answered ({error or type(error).__name__})"
+        raise NoAnswerError(f"the server at {host}:{port} {why}") from None
     except http.client.HTTPException as error:
-        fail(
+        raise NoAnswerError(
             f"the answer from {host}:{port} is not valid HTTP ({error!r}); find out which program uses the port, or "
             "start thawd with `thawd up`"
-        )
+        ) from None
     except OSError as error:
         way_out = f"check {URL_VARIABLE}" if is_named() else f"start it with `thawd up -c {settings.path}`"
-        fail(f"no thawd server answers at {host}:{port} ({error}); {way_out}")
+        raise NoAnswerError(f"no thawd server answers at {host}:{port} ({error}); {way_out}") from None
 
 
 def fetch(settings: Settings, path: str, body: bytes | None = None) -> Any:
@@ -137,6 +152,18 @@ def address(settings: Settings) -> tuple[str, int]:
     It is the server in the environment variable `URL_VARIABLE`, or the one that uses the configuration's data folder:
     its address is in that folder. If ``server.host`` is an address of another machine, it is the server there.
     """
+    try:
+        return _find_address(settings)
+    except NoAnswerError as error:
+        fail(str(error))
+
+
+def _find_address(settings: Settings) -> tuple[str, int]:
+    """See `address`.
+
+    Raises:
+        NoAnswerError: no server runs.
+    """
     named = os.environ.get(URL_VARIABLE)
     if named:
         return _named_address(named)
@@ -147,12 +174,16 @@ def address(settings: Settings) -> tuple[str, int]:
         if is_locked(server.data):
             found = address_in(server.data)
             if found is None:
-                fail(f"another thawd uses the data folder {server.data} and does not serve yet; try again in a moment")
+                raise NoAnswerError(
+                    f"another thawd uses the data folder {server.data} and does not serve yet; try again in a moment"
+                )
             return found
     except OSError as error:
         unreadable = error.strerror
     if not _is_of_another_machine(server.host):
-        fail(_none_runs(settings, configured) if unreadable is None else _hidden(settings, configured, unreadable))
+        raise NoAnswerError(
+            _none_runs(settings, configured) if unreadable is None else _hidden(settings, configured, unreadable)
+        )
     return configured
 
 

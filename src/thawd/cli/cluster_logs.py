@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from thawd.cli.client import NoAnswerError
 from thawd.cli.exits import warn
 from thawd.cli.log_lines import Layout, LogLine, print_lines
 
@@ -123,13 +124,23 @@ class ClusterLog:
         yield from self._merger.rest()
 
     def follow(self) -> Iterator[list[LogLine]]:
-        """Yield lines as they are written, after `past`, until interrupted."""
+        """Yield lines as they are written, after `past`, until interrupted. Waits for a server that is restarted."""
+        is_answered = True
         while True:
-            self._round(is_following=True)
+            more: set[str] = set()
+            try:
+                more = self._round(is_following=True)
+            except NoAnswerError as error:
+                if is_answered:
+                    warn(f"waiting for the server: {error}")
+                is_answered = False
+            else:
+                is_answered = True
             lines = self._merger.take(time.monotonic())
             if lines:
                 yield lines
-            time.sleep(_FOLLOW_S)
+            if not more:
+                time.sleep(_FOLLOW_S)
 
     def _round(
         self, arguments: dict[str, str] | None = None, *, only: str | None = None, is_following: bool = False
@@ -138,7 +149,8 @@ class ClusterLog:
         since_ms = self._begun_ms if is_following else self._selection.since_ms
         query = {"group": self._group, "since_ms": str(since_ms), **(arguments or {})}
         query |= {f"after.{machine}": place for machine, place in self._after.items()}
-        answers = self._cluster.ask("logs", query, only=only)
+        ask = self._cluster.attempt if is_following else self._cluster.ask
+        answers = ask("logs", query, only=only)
         for machine in answers.away:
             self._merger.forget(machine)
         self._note_away(answers.away, is_following=is_following)

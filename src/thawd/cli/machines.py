@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from thawd.cli.client import fetch, is_named, may_answer, parse_answer, request
+from thawd.cli.client import (
+    NoAnswerError,
+    attempt,
+    fetch,
+    is_named,
+    may_answer,
+    message_of,
+    parse_answer,
+    request,
+)
 from thawd.cli.exits import fail, warn
 from thawd.cli.output import age
 from thawd.cli.suggestions import did_you_mean
@@ -41,11 +50,25 @@ class Cluster(NamedTuple):
 
     def ask(self, question: str, arguments: dict[str, str] | None = None, *, only: str | None = None) -> Answers:
         """Ask the machines, or only the machine `only`. If the server itself cannot answer, the command ends."""
+        try:
+            return self.attempt(question, arguments, only=only)
+        except NoAnswerError as error:
+            fail(str(error))
+
+    def attempt(self, question: str, arguments: dict[str, str] | None = None, *, only: str | None = None) -> Answers:
+        """Ask the machines, or only the machine `only`.
+
+        Raises:
+            NoAnswerError: the server itself cannot answer.
+        """
         from urllib.parse import urlencode
 
         only = only or self.only
         query = {"ask": question, **({} if only is None else {"only": only}), **(arguments or {})}
-        document = fetch(self.settings, f"{_PATH}?{urlencode(query)}")
+        status, _, body = attempt(self.settings, f"{_PATH}?{urlencode(query)}", None, {})
+        if status != 200:
+            raise NoAnswerError(f"HTTP {status}: {message_of(body)}")
+        document = parse_answer(body)
         return Answers(dict(sorted(document["answers"].items())), document["away"])
 
 
