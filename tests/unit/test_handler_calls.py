@@ -241,6 +241,26 @@ def test_texts_of_a_call_are_one_line_that_a_file_can_contain() -> None:
     assert call_of(span._replace(name=" ")).name == "call"
 
 
+async def test_all_calls_that_have_arrived_are_written_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls_module, "_TAKEN_AT_ONCE", 2)
+    file = a_file(tmp_path, days=1e6)
+    recorder = a_recorder(file)
+    intake = Intake()
+    recorder.calls = intake.calls
+    await file.write(a_batch(1, calls=[]))
+    await file.write(lambda last: Batch([], [], [], [], [HandlerRow(2, HANDLER, 0, 0)]))
+    intake.end(intake.first)
+    for number in range(1, 8):
+        intake.joiner.take(datagram(number), NOW + 100)
+    await recorder.close()
+
+    found = await stored(file, 2)
+    assert found is not None and len(found.rows) == 7
+    file.close()
+
+
 async def stored(file: RecordFile, number: int) -> stored_calls.Calls | None:
     return await file.read(stored_calls.of_record(number))
 

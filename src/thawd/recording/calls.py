@@ -195,7 +195,12 @@ class Calls:
             self._settle(run, result is not None and result.is_recorded, taken)
         for arrived in itertools.chain(self._joined(), self._received()):
             self._place(arrived, taken)
-        return taken._replace(is_more=bool(self._arrived))
+        return taken._replace(is_more=self.has_arrived)
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether subsegments have arrived that `take` has not looked at yet."""
+        return bool(self._arrived)
 
     def _settle(self, run: Run, is_recorded: bool, taken: Taken) -> None:
         """An invocation has ended, and what was held for it is to be written or dropped."""

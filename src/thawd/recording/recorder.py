@@ -226,6 +226,8 @@ class Recorder:
     async def close(self) -> None:
         """Write what waits; call this when no more invocations run. The caller closes the file."""
         await self.write(counts=True)
+        while self.calls is not None and self.calls.has_arrived:
+            await self.write()
 
 
 def _count(values: frozenset[str] | None) -> int:
