@@ -157,6 +157,11 @@ def test_with_access_keys_machines_answer_signed_requests_only(tmp_path: Path) -
                 assert answer.code == 403
         signed = project.command("status", env={**os.environ, **keys})
         assert "a (this one)  serving, leads" in signed.stdout, signed.stderr
+        # A server that does not answer hides no log of its own machine.
+        shown = project.command(
+            "logs", "app", "--raw", env={**os.environ, "THAWD_URL": f"http://127.0.0.1:{quiet_port()}"}
+        )
+        assert "only this machine is shown: no thawd server answers" in shown.stderr and "INIT_START" in shown.stdout
 
 
 def queues(document: str) -> dict[str, int]:

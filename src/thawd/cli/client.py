@@ -45,7 +45,9 @@ def request(settings: Settings, path: str, body: bytes | None, headers: dict[str
         fail(str(error))
 
 
-def attempt(settings: Settings, path: str, body: bytes | None, headers: dict[str, str]) -> Answer:
+def attempt(
+    settings: Settings, path: str, body: bytes | None, headers: dict[str, str], *, timeout_s: float = 960.0
+) -> Answer:
     """Send one request to the running server.
 
     Args:
@@ -53,6 +55,7 @@ def attempt(settings: Settings, path: str, body: bytes | None, headers: dict[str
         path: path with query string, percent-encoded.
         body: body of a POST; None: the request is a GET.
         headers: headers to send in addition to the credentials.
+        timeout_s: how long the server may send nothing, seconds.
 
     Raises:
         NoAnswerError: no server answers.
@@ -65,7 +68,7 @@ def attempt(settings: Settings, path: str, body: bytes | None, headers: dict[str
         headers = {**headers, "X-Api-Key": server.key}
     elif server.access_keys:
         headers = {**headers, **signature(server.access_keys, (host, port), path, body, headers)}
-    connection = http.client.HTTPConnection(host, port, timeout=960)
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         with sigpipe(signal.SIG_IGN), contextlib.closing(connection):
             connection.request("GET" if body is None else "POST", path, body=body, headers=headers)

@@ -93,7 +93,9 @@ def logs(  # noqa: PLR0913, PLR0917 - an option each
     group = _group(function, settings, config_path)
     layout = Layout.RAW if raw else Layout.JSON if as_json else _layout(is_long)
     count = lines if lines is not None else _LINES if selection.wants_all else None
-    if (settings.cluster is not None or machine is not None) and (cluster := cluster_of(settings, machine)) is not None:
+    is_member = settings.cluster is not None or machine is not None
+    cluster = cluster_of(settings, machine, or_alone=True) if is_member else None
+    if cluster is not None:
         whole = ClusterLog(cluster, group, selection)
         if not print_log(whole, layout, count=count, follow=follow, may_be_missing=function in settings.functions):
             _fail_missing(function, settings)

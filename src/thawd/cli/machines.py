@@ -14,7 +14,6 @@ from thawd.cli.client import (
     may_answer,
     message_of,
     parse_answer,
-    request,
 )
 from thawd.cli.exits import fail, warn
 from thawd.cli.output import age
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from thawd.config import Settings
 
 _PATH = "/_thawd/machines"
+_TIMEOUT_S = 30.0
 _NO_CLUSTER = "--machine chooses one machine of a cluster, and this server belongs to none"
 
 machine_option = click.option(
@@ -65,7 +65,7 @@ class Cluster(NamedTuple):
 
         only = only or self.only
         query = {"ask": question, **({} if only is None else {"only": only}), **(arguments or {})}
-        status, _, body = attempt(self.settings, f"{_PATH}?{urlencode(query)}", None, {})
+        status, _, body = attempt(self.settings, f"{_PATH}?{urlencode(query)}", None, {}, timeout_s=_TIMEOUT_S)
         if status != 200:
             raise NoAnswerError(f"HTTP {status}: {message_of(body)}")
         document = parse_answer(body)
@@ -89,7 +89,7 @@ class Answers(NamedTuple):
             warn(f"nothing is shown of the machine {name}: {why}")
 
 
-def cluster_of(settings: Settings, machine: str | None) -> Cluster | None:
+def cluster_of(settings: Settings, machine: str | None, *, or_alone: bool = False) -> Cluster | None:
     """Return the cluster of the running server; None: it belongs to none, or no server runs.
 
     If `machine` names a machine and there is no such one, the command ends.
@@ -97,6 +97,7 @@ def cluster_of(settings: Settings, machine: str | None) -> Cluster | None:
     Args:
         settings: address and credentials of the server.
         machine: name of the only machine to ask; None: all.
+        or_alone: whether None is returned, too, if a server runs and does not answer. If not, the command ends.
     """
     if settings.cluster is None and not is_named():
         if machine is not None:
@@ -107,7 +108,13 @@ def cluster_of(settings: Settings, machine: str | None) -> Cluster | None:
             fail(f"no server runs here, and --machine asks through it; start it with `thawd up -c {settings.path}`")
         warn("no server runs here, so only this machine is shown")
         return None
-    status, _, body = request(settings, _PATH, None, {})
+    try:
+        status, _, body = attempt(settings, _PATH, None, {}, timeout_s=_TIMEOUT_S)
+    except NoAnswerError as error:
+        if machine is not None or not or_alone:
+            fail(str(error))
+        warn(f"only this machine is shown: {error}")
+        return None
     if status == 404:
         if machine is not None:
             fail(_NO_CLUSTER)
@@ -137,7 +144,7 @@ def machine_row(machine: dict[str, Any], own: str) -> dict[str, Any]:
         **row,
         "thawd": report.get("version", ""),
         "cores": f"{report.get('cores_used', 0):.1f} of {cores:g}" if cores else "",
-        "MiB": f"{report.get('memory_used_mb', 0):,} of {report.get('memory_mb', 0):,}",
+        "memory, MiB": f"{report.get('memory_used_mb', 0):,} of {report.get('memory_mb', 0):,}",
         "environments": ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())),
         "waiting": f"{report.get('waiting', 0):,}",
         "queued": f"{report.get('queued', 0):,}",
