@@ -149,9 +149,8 @@ def tree(running: Running, request_id: str, count: int) -> dict[str, str]:
         return found
 
     found = eventually(lambda: len(calls()) >= count and calls(), what=f"{count} calls of {request_id}")
-    names = {call["span"]: call["name"] for call in found}
-    assert len({call["handler"] for call in found}) == 1
-    return {call["name"]: names.get(call["parent"], "") for call in found}
+    assert not {"handler", "span"} & found[0].keys(), "who knows an id of a span may add others below it"
+    return {call["name"]: "" if call["parent"] is None else found[call["parent"]]["name"] for call in found}
 
 
 def test_subsegments_of_a_thawed_function_are_nested_on_its_page(server: Running) -> None:

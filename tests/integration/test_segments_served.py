@@ -7,6 +7,7 @@ in the init phase, so thawed copies have them from the snapshot.
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,17 @@ def test_powertools_segments_are_below_the_handlers_span_and_the_trace_continues
     assert (call.kind, call.parent_id) == (CLIENT, order.span_id)
     assert call.attributes["rpc.method"] == "Invoke" and call.attributes["http.response.status_code"] == 200
     assert (next_.trace_id, next_.parent_id) == (handler.trace_id, call.span_id), "boto3's call has its own span"
+
+
+def test_with_a_collector_the_calls_of_all_functions_are_in_their_records_too(traced: Traced) -> None:
+    answer = traced.running.client().invoke(FunctionName="order", Payload=json.dumps({"url": traced.running.url}))
+    request_id = answer["ResponseMetadata"]["RequestId"]
+
+    def names() -> set[str]:
+        with urllib.request.urlopen(f"{traced.running.url}/_thawd/invocations/{request_id}", timeout=60) as found:
+            return {call["name"] for call in json.loads(found.read())["calls"]}
+
+    eventually(lambda: names() == {"## order", "## app.price", "lambda", "invoke next"}, what="the calls")
 
 
 def test_annotations_and_metadata_are_redacted_by_the_rules_of_records(traced: Traced) -> None:

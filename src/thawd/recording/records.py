@@ -14,7 +14,7 @@ from thawd.stores.invocations import record_queries as queries
 from thawd.stores.invocations.handler_calls import Calls
 from thawd.stores.invocations.record_file import RecordFile
 from thawd.stores.invocations.record_queries import ErrorCount, Filter, Page
-from thawd.stores.invocations.record_rows import CUT, REDACTED, BodyRow, InvocationRow, StepRow
+from thawd.stores.invocations.record_rows import CUT, REDACTED, BodyRow, CallRow, InvocationRow, StepRow
 
 MOST_ROWS = 200
 """Most records of one page."""
@@ -22,6 +22,9 @@ _NOT_REPLAYABLE = {
     REDACTED: "values of its event were redacted when it was recorded (server.redact), so the handler would get others",
     CUT: "its event is too large to be recorded (64 KiB)",
 }
+
+
+_SPAN_IDS = ("handler", "span", "parent")
 
 
 class Whole(NamedTuple):
@@ -161,7 +164,7 @@ class Records:
             "answer": None if body is None else _json_or_text(body.answer),
             "answer_state": None if body is None else body.answer_state,
             "why_not_replayable": whole.why_not_replayable,
-            "calls": None if calls is None else [call._asdict() for call in calls.rows],
+            "calls": None if calls is None else _calls_document(calls.rows),
             "calls_left_out": 0 if calls is None else calls.left_out,
         }
 
@@ -201,6 +204,19 @@ def _milliseconds(query: dict[str, str], name: str) -> int | None:
     if not 0 <= seconds < 1e11:
         raise InvalidParameterValueException(f"{name} must be a time in seconds since 1970, not {text[:40]!r}")
     return int(seconds * 1000)
+
+
+def _calls_document(rows: Sequence[CallRow]) -> list[dict[str, Any]]:
+    """Return calls for the API: ``parent`` is the place of another one in the list, or null.
+
+    The ids of spans are left out: who knows one may add spans below it (`thawd.recording.open_traces`).
+    """
+    places = {row.span: place for place, row in enumerate(rows)}
+    return [
+        {name: value for name, value in row._asdict().items() if name not in _SPAN_IDS}
+        | {"parent": places.get(row.parent)}
+        for row in rows
+    ]
 
 
 def _json_or_text(body: bytes) -> Any:
