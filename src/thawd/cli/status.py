@@ -33,7 +33,8 @@ def status(as_json: bool, machine: str | None, config_path: Path) -> None:
     output shows why they do not.
 
     In a cluster, the output is a table of all machines, and a table of functions with a row for each function on each
-    machine. With --machine, it has the details of one machine.
+    machine; with --json, it is one object with the status documents of all machines. With --machine, it has the details
+    of one machine.
     """
     settings = load(config_path)
     cluster = cluster_of(settings, machine)
