@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_invocation_records import a_file, a_recorder, batch, row
+from tests.unit.test_invocation_records import a_file, a_recorder, batch, ended, row
 from tests.unit.test_segments import HANDLER, NOW, TRACE, datagram, identifier
 from thawd.environments.store_calls import NotedCall
 from thawd.invocation import Invocation, Result, TracedInvocation
@@ -26,8 +26,10 @@ from thawd.recording.tracer import Tracer
 from thawd.resources import ACTIVE, Function
 from thawd.scheduling.ended_invocations import EndedInvocation
 from thawd.stores.invocations import handler_calls as stored_calls
+from thawd.stores.invocations import record_queries as queries
 from thawd.stores.invocations.handler_calls import MOST_CALLS
 from thawd.stores.invocations.record_file import MIN_BYTES, RecordFile
+from thawd.stores.invocations.record_queries import Filter
 from thawd.stores.invocations.record_rows import APPLICATION_ID, SCHEMA, Batch, CallRow, HandlerRow
 from thawd.window import handler_calls, waterfall
 
@@ -94,6 +96,21 @@ def test_calls_of_an_invocation_without_a_record_are_dropped() -> None:
 
     assert intake.take(datagram(2)).rows == [] and intake.calls._held_bytes == 0
     assert intake.calls._offered_bytes == intake.calls._done_bytes
+
+
+def test_of_ended_invocations_at_most_one_answer_is_kept_and_no_call_without_a_record() -> None:
+    intake = Intake()
+    others = [intake.begin(identifier(number)) for number in range(100, 110)]
+    for each in others:
+        assert each.traced is not None
+        intake.take(datagram(int(each.traced.handler_id, 16) + 1000, each.traced.handler_id))
+    assert intake.calls._held_bytes > 0
+    for each in others:
+        intake.end(each, recorded=False)
+    intake.end(intake.first)
+
+    assert intake.calls._held_bytes == 0 and not intake.calls._recorded
+    assert intake.take().began_us == {HANDLER: int((NOW - 1) * 1e6)}
 
 
 def test_the_calls_that_took_longest_are_kept_so_that_what_contains_them_is() -> None:
@@ -189,6 +206,7 @@ def test_operations_on_tables_belong_to_the_invocation_that_had_the_environment_
     assert intake.take().rows == []
     intake.end(intake.first, environment="e")
     intake.end(intake.begin(identifier(101), at=NOW + 3), at=NOW + 5, environment="e")
+    intake.end(intake.begin(identifier(102), at=NOW + 6), at=NOW + 7, environment="e", recorded=False)
 
     found, later = intake.take().rows
     assert (later.handler, later.began_us) == (identifier(101), int((NOW + 4) * 1e6))
@@ -210,6 +228,30 @@ def test_operations_whose_invocation_never_ends_are_bounded(monkeypatch: pytest.
     intake.end(intake.first, environment="e")
 
     assert len(intake.take().rows) == 1 and intake.calls._store_count == 2
+
+
+def test_a_request_of_a_handler_that_runs_needs_no_place_among_those_that_wait() -> None:
+    intake = Intake()
+    for number in range(calls_module._MOST_REQUESTS + 1):
+        span = Span("g", TRACE, identifier(1000 + number), HANDLER, "invoke g", CLIENT, NOW, NOW + 0.5)
+        intake.calls.request(span)
+    intake.end(intake.first)
+
+    taken = intake.take()
+    assert (len(taken.rows), len(intake.calls._requests)) == (MOST_CALLS, 0)
+    assert taken.left_out == {HANDLER: calls_module._MOST_REQUESTS + 1 - MOST_CALLS}
+
+
+async def test_a_bug_in_the_collection_of_calls_does_not_end_the_recording(tmp_path: Path) -> None:
+    file, lines = a_file(tmp_path, days=1e6), list[str]()
+    recorder = a_recorder(file, lines.append)
+    recorder.calls = object()  # type: ignore[assignment]
+    recorder.record(ended(1))
+    await recorder.write()
+
+    assert len((await file.read(queries.page(Filter()))).rows) == 1
+    assert "failed inside thawd" in lines[0]
+    file.close()
 
 
 def test_no_text_of_a_call_contains_a_redacted_value() -> None:

@@ -33,7 +33,7 @@ from thawd.stores.invocations.record_rows import CallRow
 _MOST_ARRIVED_BYTES = 8 << 20
 _MOST_HELD_BYTES = 8 << 20
 # Requests to this server whose sender is not known yet: X-Ray's SDK reports a request only after its answer.
-_MOST_REQUESTS = 512
+_MOST_REQUESTS = 2048
 _LONGEST_WAIT_S = 120.0
 # Calls that may belong to several invocations, one of which still runs. Further ones are dropped.
 _MOST_UNDECIDED = 1000
@@ -119,7 +119,8 @@ class Calls:
         self._arrived: deque[_Arrived] = deque()
         self._undecided: list[_Arrived] = []
         self._requests: deque[_Request] = deque(maxlen=_MOST_REQUESTS)
-        self._ended: deque[tuple[Run, Result | None]] = deque()
+        self._last: tuple[Run, Result | None] | None = None
+        self._recorded: deque[Run] = deque()
         self._numbers = itertools.count()
         self._store_calls: dict[str, list[CallRow]] = {}
         self._store_count = 0
@@ -148,8 +149,15 @@ class Calls:
 
     def request(self, span: Span) -> None:
         """Note a request to this server that may have come from a handler: `span` says so by its parent."""
-        if span.parent_id and self.knows(span.trace_id):
-            self._requests.append(_Request(call_of(span), time.monotonic()))
+        if not span.parent_id or not self.knows(span.trace_id):
+            return
+        row = call_of(span)
+        source = self.source_of(row.parent)
+        run, is_decided = (None, False) if source is None else _run_of(source, row.began_us / 1e6)
+        if is_decided and run is not None and run.notes is not None and run.notes.is_recorded is None:
+            self._hold(run.notes, row._replace(handler=run.handler_id))  # as a rule, its sender still runs
+        else:
+            self._requests.append(_Request(row, time.monotonic()))
 
     def store_call(self, stream: str, call: NotedCall) -> None:
         """Note a call of ``thawd.table`` or ``thawd.bucket``; `stream` is the log stream of its environment."""
@@ -185,14 +193,32 @@ class Calls:
 
     def ended(self, run: Run, result: Result | None) -> None:
         """An invocation has ended; `result` says, as soon as the event loop is free, whether it is recorded."""
-        self._ended.append((run, result))
+        self._decide()
+        self._last = (run, result)
+
+    def _decide(self) -> None:
+        """Find out whether the invocation that has ended last is recorded. No more than one result is kept for this."""
+        if self._last is None:
+            return
+        (run, result), self._last = self._last, None
+        noted = self._store_calls_of(run)
+        notes: _Notes | None = run.notes
+        if notes is None:  # it was forgotten
+            return
+        if result is None or not result.is_recorded or not run.environment:
+            notes.is_recorded = False
+            self._release(notes)
+            return
+        for row in noted:
+            self._hold(notes, row._replace(handler=run.handler_id, parent=run.handler_id))
+        self._recorded.append(run)
 
     def take(self) -> Taken:
         """Return the calls that can be written now. Calls of invocations that run wait, and others are dropped."""
         taken = Taken([], {}, {})
-        while self._ended:
-            run, result = self._ended.popleft()
-            self._settle(run, result is not None and result.is_recorded, taken)
+        self._decide()
+        while self._recorded:
+            self._settle(self._recorded.popleft(), taken)
         for arrived in itertools.chain(self._joined(), self._received()):
             self._place(arrived, taken)
         return taken._replace(is_more=self.has_arrived)
@@ -202,19 +228,19 @@ class Calls:
         """Whether subsegments have arrived that `take` has not looked at yet."""
         return bool(self._arrived)
 
-    def _settle(self, run: Run, is_recorded: bool, taken: Taken) -> None:
-        """An invocation has ended, and what was held for it is to be written or dropped."""
+    def _settle(self, run: Run, taken: Taken) -> None:
+        """Take what is held for an invocation that has ended and is recorded."""
         notes: _Notes | None = run.notes
-        noted = self._store_calls_of(run)
         if notes is None:  # it was forgotten
             return
-        notes.is_recorded = is_recorded
-        if is_recorded and run.environment:
-            taken.began_us[run.handler_id] = int(run.began_at * 1e6)
-            for row in noted:
-                self._hold(notes, row._replace(handler=run.handler_id, parent=run.handler_id))
-            taken.rows.extend(row for _, _, row in notes.held)
-            _count_left_out(run, notes, taken)
+        notes.is_recorded = True
+        taken.began_us[run.handler_id] = int(run.began_at * 1e6)
+        taken.rows.extend(row for _, _, row in notes.held)
+        _count_left_out(run, notes, taken)
+        self._release(notes)
+
+    def _release(self, notes: _Notes) -> None:
+        """Forget what is held for an invocation."""
         self._held_bytes -= notes.held_bytes
         notes.held, notes.held_bytes = [], 0
 
@@ -274,7 +300,7 @@ class Calls:
     def _forget(self, run: Run) -> None:
         notes: _Notes | None = run.notes
         if notes is not None:
-            self._held_bytes -= notes.held_bytes
+            self._release(notes)
             run.notes = None
 
 

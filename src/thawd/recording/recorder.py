@@ -15,7 +15,7 @@ from typing import Any
 
 from thawd.destinations.delivery import Delivery
 from thawd.errors import StoreError
-from thawd.recording.calls import Calls
+from thawd.recording.calls import Calls, Taken
 from thawd.recording.minute_counts import Counter
 from thawd.recording.record_making import KEPT_BYTES, handlers_of, rows_of
 from thawd.recording.redaction import Redactor
@@ -166,7 +166,7 @@ class Recorder:
             waiting, steps = self._waiting, self._steps
             minutes = self._counter.take() if counts else []
             self._waiting, self._steps, self._waiting_bytes = [], [], 0
-            calls = None if self.calls is None else self.calls.take()
+            calls = self._taken()
             if not (waiting or steps or minutes or (calls is not None and (calls.rows or calls.left_out))):
                 return
 
@@ -192,8 +192,16 @@ class Recorder:
             self._last_id = self._file.last_id
             self._reports.resolved("thawd: invocations are recorded again")
             if calls is not None and calls.is_more:
-                self._write_soon()
+                self._write_soon(at_once=True)
         self.on_written()
+
+    def _taken(self) -> Taken | None:
+        """Return the calls of handlers that can be written; None: there are none, or a bug in thawd is in the way."""
+        try:
+            return None if self.calls is None else self.calls.take()
+        except Exception as error:  # it must not end the recording of invocations
+            self._reports.report(f"thawd: recording the calls of handlers failed inside thawd: {error!r}")
+            return None
 
     def _rows(self, waiting: list[EndedInvocation], last_id: int) -> tuple[list[InvocationRow], list[BodyRow]]:
         invocations, bodies = [], []
