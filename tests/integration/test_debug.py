@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -152,8 +153,59 @@ def test_a_breakpoint_without_terminal_and_editor_is_passed_and_the_log_says_why
     with project.up("--debug", "f", "--debug-port", str(quiet_port())) as running:
         assert running.invoke("f", {}) == (1, None)
         assert not any("no debugger can stop it" in said for said in running.output)
-        place = f"breakpoint() at {project.root}/app.py:2 did not stop"
+        place = f"a breakpoint at {project.root}/app.py:2 did not stop"
         eventually(lambda: place in _log(project), what="the line in the log")  # lines are written every 50 ms
+
+
+STOPS = """
+import pdb
+
+def one(event, context):
+    pdb.set_trace()
+    return 1
+
+def two(event, context):
+    breakpoint()
+    return 2
+"""
+
+
+def test_without_debug_a_breakpoint_fails_with_a_line_that_says_how_to_stop_there(project: Project) -> None:
+    project.code(STOPS)
+    project.config('[functions.one]\nhandler = "app.one"\n[functions.two]\nhandler = "app.two"\n')
+    with project.up() as running:
+        for name in ("one", "two"):
+            why = f"to stop here: thawd up --debug {name}"
+            answer, error = running.invoke(name, {})
+            assert error is not None
+            assert answer["errorType"] == "BdbQuit"
+            assert answer["errorMessage"].startswith(why)
+            running.until_said("BdbQuit: to stop here: ")
+            assert "refuse_breakpoint" not in str(answer["stackTrace"])
+
+
+def test_pdb_set_trace_opens_the_same_prompt_as_breakpoint(project: Project) -> None:
+    project.code(STOPS.replace("set_trace()", 'set_trace(header="look")').replace("def one", "def handler"))
+    project.config(CONFIG)
+    with _in_terminal(project) as (running, _, keys), ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(running.invoke, "f", {})
+        assert "look\r\nthawd: f stops at" in keys("")
+        keys("q\n", end="\n")
+        answer, _ = asked.result()
+        assert answer["errorMessage"] == "the debugger's user ended it"
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(project: Project) -> None:
+    project.code(HANDLER)
+    project.config(CONFIG)
+    with socket.create_server(("127.0.0.1", quiet_port())) as taken:
+        port = taken.getsockname()[1]
+        refused = project.command("up", "--debug", "f", "--debug-port", str(port))
+    assert refused.returncode == 1
+    assert f"--debug f: process {os.getpid()} (" in refused.stderr
+    assert f"listens on port {port}, at which an editor would attach" in refused.stderr
+    assert "choose another port: --debug-port " in refused.stderr
+    assert "thawd serves" not in refused.stdout
 
 
 def test_what_cannot_be_debugged_is_refused_with_a_way_out(project: Project) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import termios
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,15 @@ import click
 
 from thawd.cli.exits import fail
 from thawd.cli.suggestions import did_you_mean
+from thawd.telemetry import console
 
 if TYPE_CHECKING:
     from thawd.environments.debugging import Debugging
 
 _PORT = 5678
+_PORTS_TRIED = 30
+_LEFT_OVER_S = 5.0
+_LOOK_AGAIN_S = 0.05
 
 _debug_port = click.option(
     "--debug-port",
@@ -71,24 +76,61 @@ def debugging_of(names: tuple[str, ...], port: int, *, waits: bool, known: Colle
     from thawd.environments.debugging import Debugging
 
     ports = {name: port + index for index, name in enumerate(dict.fromkeys(names))}
+    _check_ports(ports)
     return Debugging(ports, waits=waits, terminal=_terminal())
 
 
+def _check_ports(ports: Mapping[str, int]) -> None:
+    """End the command if an editor could not attach at one of the ports.
+
+    The debugger of a server that has just ended has its port a little longer.
+    """
+    from thawd.environments.debugging import HOST, is_free
+    from thawd.system.listeners import listener_at
+
+    for name, port in ports.items():
+        until_s = time.monotonic() + _LEFT_OVER_S
+        while not is_free(port):
+            holder = listener_at(HOST, port)
+            if holder is None or "debugpy" not in holder.command or time.monotonic() > until_s:
+                who = "another program" if holder is None else f"process {holder.pid} ({holder.name})"
+                fail(
+                    f"--debug {name}: {who} listens on port {port}, at which an editor would attach; stop it, or "
+                    f"choose another port: --debug-port {_free_port(len(ports), port)}"
+                )
+            time.sleep(_LOOK_AGAIN_S)
+
+
+def _free_port(count: int, taken: int) -> int:
+    """The first of several free ports in a row, after one that is taken."""
+    from thawd.environments.debugging import is_free
+
+    first = range(taken + 1, taken + _PORTS_TRIED)
+    return next((port for port in first if all(is_free(port + index) for index in range(count))), taken + 1)
+
+
 @contextmanager
-def terminal_restored(debugging: Debugging | None) -> Iterator[None]:
-    """Restore the terminal's mode after the ``with`` block: readline may have ended with its process while it read."""
+def terminal_shared(debugging: Debugging | None) -> Iterator[None]:
+    """Share the terminal with pdb in the ``with`` block.
+
+    Lines wait while pdb has its prompt. Afterwards, the terminal's mode is restored: readline may have ended with its
+    process while it read.
+    """
     if debugging is None or debugging.terminal is None:
         yield
         return
+    console.share_terminal(debugging.terminal)
     fd = sys.stdin.fileno()
     try:
         mode = termios.tcgetattr(fd)
     except termios.error:
         yield
+        console.end_sharing()
         return
     try:
         yield
     finally:
+        console.end_sharing()
         if not _is_in_background(fd):  # from there, the change would stop this process
             with suppress(termios.error):
                 termios.tcsetattr(fd, termios.TCSADRAIN, mode)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from thawd.cli.debug import debug_options, debugging_of, terminal_restored
+from thawd.cli.debug import debug_options, debugging_of, terminal_shared
 from thawd.cli.exits import EXIT_FAILED, EXIT_SCARCE, fail, fail_scarce, warn
 from thawd.cli.interrupts import interruptible
 from thawd.cli.options import begin_log, config_option, examples, load, log_format_option, project_of, quiet_option
@@ -138,7 +138,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
 
         def serve() -> None:
             ready = None if ready_file is None else ReadyFile(ready_file, after_publication=ready_when == "published")
-            with terminal_restored(debugging):
+            with terminal_shared(debugging):
                 serving.run(
                     settings,
                     environ=environ,

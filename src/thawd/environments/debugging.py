@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -132,6 +133,17 @@ async def announced(version: Version, say: Callable[[str], None]) -> AsyncIterat
             say(_line(facts))
     finally:
         announcing.cancel()
+
+
+def is_free(port: int) -> bool:
+    """Return whether a debugger could listen at a port of `HOST`."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as debugpy's adapter does
+        try:
+            trial.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 async def port_released(version: Version) -> None:

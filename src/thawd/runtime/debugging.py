@@ -1,5 +1,7 @@
 """Under ``thawd up --debug``: lets an editor attach to this process, and gives ``breakpoint()`` the server's terminal.
 
+``pdb.set_trace()`` does what ``breakpoint()`` does.
+
 The editor's side speaks the Debug Adapter Protocol with debugpy, which comes from the function's own packages, or from
 the environment that runs thawd. Without an attached editor, ``breakpoint()`` opens pdb in the server's terminal.
 """
@@ -8,6 +10,7 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from typing import Any, Dict, Optional
 
 from thawd.runtime import faults
@@ -20,7 +23,9 @@ _AGAIN_S = 0.2
 
 
 def start() -> None:
-    """Begin to listen for an editor, and replace what ``breakpoint()`` does. With ``waits``, wait for an editor.
+    """Begin to listen for an editor, and replace what ``breakpoint()`` and ``pdb.set_trace()`` do.
+
+    With ``waits``, wait for an editor.
 
     Raises:
         Fault: the port cannot be used.
@@ -33,8 +38,11 @@ def start() -> None:
         debugpy = _debugpy(arguments["debugpy"])
         _listen(debugpy, arguments)
         del os.environ["PYDEVD_DISABLE_FILE_VALIDATION"]
+    faults.debugged = True
+    hook = _Breakpoint(debugpy, arguments)
     if not os.environ.get("PYTHONBREAKPOINT"):
-        sys.breakpointhook = _Breakpoint(debugpy, arguments)
+        sys.breakpointhook = hook
+    hook.replace_set_trace()
     if debugpy is not None and arguments["waits"]:
         faults.write_log("thawd: init waits for an editor at %(host)s:%(port)d\n" % arguments)
         debugpy.wait_for_client()
@@ -78,10 +86,21 @@ class _Breakpoint:
 
     def __init__(self, debugpy: Any, arguments: Dict[str, Any]) -> None:
         self._debugpy = debugpy
-        self._terminal: Optional[str] = arguments["terminal"]
+        self._path: Optional[str] = arguments["terminal"]
         self._kind: Optional[str] = arguments["terminal_kind"]
         self._function: str = arguments["function"]
+        self._opened: Any = None
         self._pdb: Any = None
+
+    def replace_set_trace(self) -> None:
+        """Let ``pdb.set_trace()`` do what ``breakpoint()`` does."""
+        try:
+            # pdb may import readline, which examines the terminal when it is imported.
+            with self._terminal.as_standard_streams() if self._path is not None else nullcontext():
+                import pdb
+        except OSError:  # the terminal cannot be opened; each breakpoint says so
+            import pdb
+        pdb.set_trace = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         frame = sys._getframe(1)
@@ -97,22 +116,38 @@ class _Breakpoint:
             )
             return
         place = "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
-        if self._terminal is None:
+        if self._path is None:
             why = "no editor is attached, and the server has no terminal"
         else:
             try:
-                debugger = self._in_terminal(self._terminal)
+                debugger = self._in_terminal()
             except OSError as error:
-                why = "no editor is attached, and the terminal %s cannot be opened: %s" % (self._terminal, error)
+                why = "no editor is attached, and the terminal %s cannot be opened: %s" % (self._path, error)
             else:
-                debugger.stdout.write("\nthawd: %s stops at %s; c continues, h helps\n" % (self._function, place))
-                debugger.stop(frame)
+                header = kwargs.get("header")
+                said = "" if header is None else "%s\n" % header
+                said += "thawd: %s stops at %s; c continues, h helps" % (self._function, place)
+                debugger.stop(frame, said)
                 return
-        faults.write_log("thawd: breakpoint() at %s did not stop: %s\n" % (place, why))
+        faults.write_log("thawd: a breakpoint at %s did not stop: %s\n" % (place, why))
 
-    def _in_terminal(self, path: str) -> Any:
+    @property
+    def _terminal(self) -> Any:
+        """The server's terminal.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        if self._opened is None:
+            from thawd.runtime.terminal import Terminal
+
+            assert self._path is not None
+            self._opened = Terminal(self._path, self._kind)
+        return self._opened
+
+    def _in_terminal(self) -> Any:
         if self._pdb is None:
-            from thawd.runtime.terminal_debugger import Terminal, TerminalDebugger
+            from thawd.runtime.terminal_debugger import TerminalDebugger
 
-            self._pdb = TerminalDebugger(Terminal(path, self._kind))
+            self._pdb = TerminalDebugger(self._terminal)
         return self._pdb

@@ -19,6 +19,8 @@ _SHORT_DOCUMENTS = {TOO_LARGE: "%s", EXITED: "Error: %s"}
 _LONGEST_MESSAGE = 256 * 1024  # CloudWatch's limit for one log event was 256 KiB until 2025
 # Whether failures are written to the log as JSON; `logs.configure` sets it.
 as_json = False
+# Whether a debugger can stop this process (``thawd up --debug``); `thawd.runtime.debugging` sets it.
+debugged = False
 # The last exception that each running invocation has logged: type and message, by request id.
 logged: Dict[str, List[str]] = {}
 _MOST_LOGGED = 1000  # some are never taken, because their invocations were given up
@@ -103,9 +105,31 @@ def _message(error: BaseException) -> str:
         message = str(error)
     except Exception as failure:  # a user's __str__ may itself fail
         return "<no message: __str__ raised %s>" % type(failure).__name__
+    if not message and type(error).__name__ == "BdbQuit":
+        return "the debugger's user ended it" if debugged else _way_to_debugger()
     if len(message) > _LONGEST_MESSAGE:
         return "%s... (%d characters in total)" % (message[:_LONGEST_MESSAGE], len(message))
     return message
+
+
+def refuse_breakpoint(*args: Any, **kwargs: Any) -> Any:
+    """What ``breakpoint()`` does where no debugger can stop this process: it fails as on Lambda, but says why.
+
+    As `sys.breakpointhook`. If ``PYTHONBREAKPOINT`` is set, Python's own hook does what that says.
+
+    Raises:
+        bdb.BdbQuit: always, unless ``PYTHONBREAKPOINT`` is set. pdb raises it when it reaches the end of its input.
+    """
+    if os.environ.get("PYTHONBREAKPOINT"):
+        return sys.__breakpointhook__(*args, **kwargs)
+    from bdb import BdbQuit
+
+    raise BdbQuit(_way_to_debugger())
+
+
+def _way_to_debugger() -> str:
+    name = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "FUNCTION")
+    return "to stop here: thawd up --debug %s, or thawd run FILE --debug" % name
 
 
 def _frames(error: Optional[BaseException]) -> List[str]:

@@ -41,6 +41,8 @@ def init(channel: Channel, *, debugs: bool = False) -> Handler:
             from thawd.runtime import debugging
 
             debugging.start()
+        elif sys.breakpointhook is sys.__breakpointhook__:
+            sys.breakpointhook = faults.refuse_breakpoint
         return _prepared(load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"]))  # type: ignore[no-any-return]
     except SystemExit as error:
         process.flush_output()

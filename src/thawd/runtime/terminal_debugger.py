@@ -1,72 +1,19 @@
-"""pdb in the server's terminal: with line editing, and without the frames of the runtime.
-
-While pdb has its prompt, the process's standard input and output are the terminal, so that readline edits lines, and
-pdb's commands that ask questions ask there. Otherwise they are what they always are: output goes to the log.
-"""
+"""pdb in the server's terminal: with line editing, and without the frames of the runtime."""
 
 import inspect
 import os
 import pdb
 import sys
-from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
+
+from thawd.runtime.terminal import Terminal
 
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _IMPORTS = "<frozen importlib"
 _SKIPPED = ("thawd", "thawd.*", "importlib._bootstrap*", "_frozen_importlib*")
 # A frame of such code reports a return whenever it is suspended.
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-
-
-class Terminal:
-    """The server's terminal, opened by its path.
-
-    Args:
-        path: path of the terminal.
-        kind: value of ``TERM``, which readline needs; None: not known.
-
-    Raises:
-        OSError: the terminal cannot be opened.
-    """
-
-    def __init__(self, path: str, kind: Optional[str]) -> None:
-        # O_NOCTTY: Ctrl-C must reach the server, not this process.
-        fd = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-        self._fd = fd
-        self._kind = kind
-        self.reader = os.fdopen(fd, "r")
-        self.writer = os.fdopen(os.dup(fd), "w")
-
-    @contextmanager
-    def as_standard_streams(self) -> Iterator[None]:
-        """Let standard input and output be the terminal in the ``with`` block.
-
-        The descriptors 0 and 1 change, too: ``input`` uses readline only for them.
-        """
-        before = sys.stdin, sys.stdout, sys.stderr
-        for stream in before[1:]:
-            if stream is not None:
-                stream.flush()
-        saved = [os.dup(0), os.dup(1)]
-        names_kind = self._kind is not None and "TERM" not in os.environ
-        if names_kind:
-            os.environ["TERM"] = str(self._kind)
-        try:
-            os.dup2(self._fd, 0)
-            os.dup2(self._fd, 1)
-            sys.stdin = os.fdopen(0, closefd=False)
-            sys.stdout = os.fdopen(1, "w", closefd=False)
-            sys.stderr = self.writer
-            yield
-            sys.stdout.flush()
-        finally:
-            if names_kind:
-                os.environ.pop("TERM", None)
-            sys.stdin, sys.stdout, sys.stderr = before
-            for fd, old in enumerate(saved):
-                os.dup2(old, fd)
-                os.close(old)
 
 
 class TerminalDebugger(pdb.Pdb):
@@ -78,6 +25,7 @@ class TerminalDebugger(pdb.Pdb):
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
+        self._said: Optional[str] = None
         with terminal.as_standard_streams():  # readline examines the terminal when it is imported
             super().__init__(stdin=terminal.reader, stdout=terminal.writer, nosigint=True, skip=_SKIPPED)
             try:
@@ -87,8 +35,14 @@ class TerminalDebugger(pdb.Pdb):
             else:
                 self.use_rawinput = True
 
-    def stop(self, frame: FrameType) -> None:
-        """Stop in a frame, also if this debugger still traces, because breakpoints are set."""
+    def stop(self, frame: FrameType, said: str) -> None:
+        """Stop in a frame, also if this debugger still traces, because breakpoints are set.
+
+        Args:
+            frame: the frame.
+            said: what the terminal shows before the prompt.
+        """
+        self._said = said
         # pydevd warns of other debuggers that trace. No editor is attached, and the warning would be on the terminal.
         holder = getattr(sys.modules.get("pydevd_tracing"), "TracingFunctionHolder", None)
         if holder is not None:
@@ -98,7 +52,11 @@ class TerminalDebugger(pdb.Pdb):
 
     def interaction(self, *args: Any, **kwargs: Any) -> None:
         """Read and run commands until one of them continues."""
-        with self._terminal.as_standard_streams():
+        with self._terminal.for_prompt():
+            said, self._said = self._said, None
+            if said is not None:
+                self._terminal.writer.write("\n%s\n" % said)
+                self._terminal.writer.flush()
             super().interaction(*args, **kwargs)
 
     def get_stack(self, f: Any, t: Any) -> Tuple[List[Tuple[FrameType, int]], int]:

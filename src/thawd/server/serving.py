@@ -43,7 +43,7 @@ from thawd.server.web import Uvicorn, configured, quieten_uvicorn
 from thawd.sources.buckets.files import install_lease_signal_handler
 from thawd.stores.backup import RESCUED, rescue, rescued
 from thawd.system import decoded_types, threads
-from thawd.telemetry.console import complain, in_background, is_quiet, redact_with, say
+from thawd.telemetry.console import complain, end_sharing, in_background, is_quiet, redact_with, say
 
 if TYPE_CHECKING:
     from thawd.deploy.projects.stack_updates import ServedProject
@@ -190,6 +190,7 @@ class Server:
         await self._stop.wait()
         was_ready, platform.phase = platform.phase == READINESS, "stopping"
         self._manager.stopping()
+        end_sharing()
         if was_ready and self._lost is None:
             await serve_on(web, platform.settings.server.drain_s, hurry=self._hurry)
         say("stopping")

@@ -12,10 +12,11 @@ import shutil
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
+    from thawd.telemetry.held_lines import HeldLines
     from thawd.telemetry.structured_output import ChildOutput, Sink
 
 NARROW = 80
@@ -30,6 +31,7 @@ _is_quiet = False
 _sink: Sink | None = None  # None: text
 _redact: Callable[[str], str] = str
 _child_output: ChildOutput | None = None
+_shared: HeldLines | None = None
 # The texts that were printed last, each with whether it was for standard error.
 _printed: deque[tuple[bool, str]] = deque(maxlen=100)
 
@@ -96,6 +98,25 @@ def in_background() -> Iterator[None]:
         yield
     finally:
         end()
+
+
+def share_terminal(path: str) -> None:
+    """From now on, print nothing on a terminal while a debugged function has it for a prompt, but afterwards.
+
+    Args:
+        path: path of the terminal.
+    """
+    global _shared  # noqa: PLW0603 - a process has one console
+    from thawd.telemetry.held_lines import HeldLines
+
+    with suppress(OSError):
+        _shared = HeldLines(path, _print)
+
+
+def end_sharing() -> None:
+    """Print what has been held back, and hold nothing back from now on: what comes must be seen."""
+    if _shared is not None:
+        _shared.end()
 
 
 def end() -> None:
@@ -252,6 +273,11 @@ def _write(stream: TextIO | None, text: str) -> None:
     if stream is None:  # the process was started without standard streams
         return
     _printed.append((stream is sys.stderr, text))
+    if _shared is None or not _shared.take(stream, text):
+        _print(stream, text)
+
+
+def _print(stream: TextIO, text: str) -> None:
     try:
         stream.write(f"{text}\n")  # in one call, so that lines of several threads do not mix
         stream.flush()
