@@ -25,14 +25,13 @@ Transform: AWS::Serverless-2016-10-31
 Parameters:
   Colour: {{Type: String}}
 Globals:
-  Function: {{Runtime: {RUNTIME}, Timeout: 30, MemorySize: 256}}
+  Function: {{Runtime: {RUNTIME}, Timeout: 30, MemorySize: 256, Tracing: Active}}
 Resources:
   Read:
     Type: AWS::Serverless::Function
     Properties:
       CodeUri: read/
       Handler: app.handler
-      Tracing: Active
       Environment: {{Variables: {{TABLE: !Ref Rows, COLOUR: !Ref Colour}}}}
       Policies: [DynamoDBReadPolicy: {{TableName: !Ref Rows}}]
       Events: {{Get: {{Type: HttpApi, Properties: {{Path: '/rows/{{id}}', Method: GET}}}}}}
