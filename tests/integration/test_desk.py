@@ -40,6 +40,44 @@ def test_a_change_is_named_with_its_steps_and_files_that_are_no_code_change_noth
         running.until_said("  route     GET /added")
 
 
+SHOWN = """
+import os
+
+def handler(event, context):
+    return [os.environ.get("LEVEL"), os.environ.get("TOKEN"), os.path.exists(".env")]
+"""
+
+
+def test_variables_come_from_a_file_and_a_change_of_it_republishes(project: Project) -> None:
+    project.code(SHOWN)
+    project.config('[functions.app]\nhandler = "app.handler"\nenvironment_file = ".env"\n')
+    file = project.root / ".env"
+    file.write_text("export LEVEL=1  # low\nTOKEN='canary-27182'\n")
+    with project.up("--watch", "--ready-when", "published", command=("up",)) as running:
+        assert running.invoke("app", {}) == (["1", "canary-27182", False], None)
+        running.until_said("Ctrl-C stops")
+        file.write_text("LEVEL=2\nTOKEN='canary-27182'\n")
+        running.until_said(".env changed, building …")
+        eventually(lambda: running.invoke("app", {}) == (["2", "canary-27182", False], None))
+        file.write_text("LEVEL=3\ncanary-27182\n")
+        running.until_said("line 2 of .env: no NAME=value")
+        assert running.invoke("app", {})[0][0] == "2"
+        assert not any("canary" in line for line in running.output)
+
+
+def test_run_takes_variables_by_docker_s_options(project: Project) -> None:
+    project.code(SHOWN)
+    (project.root / "dev.env").write_text("LEVEL=1\nTOKEN=canary-27182\n")
+    options = ("--env-file", "dev.env", "--env", 'LEVEL="2" = 2', "--no-watch")
+    with project.run("app.py", *options) as running:
+        assert running.invoke("handler", {})[0] == ['"2" = 2', "canary-27182", False]
+        written = project.root / ".thawd" / "run" / "thawd.toml"
+        assert written.stat().st_mode & 0o077 == 0
+        assert not any("canary" in line for line in running.output)
+    refused = project.command("run", "app.py", "--env", "MISSING_HERE")
+    assert "there is no environment variable MISSING_HERE to pass on; give it as MISSING_HERE=VALUE" in refused.stderr
+
+
 def test_a_function_that_never_served_is_not_listed_with_a_kind_of_start(echo: Project) -> None:
     echo.code("1 / 0\n")
     with echo.up() as running:

@@ -195,6 +195,14 @@ def test_what_aws_lacks_is_named(tmp_path: Path, text: str, where: str, what: st
     assert what in missing[where]
 
 
+def test_the_plan_says_that_variables_of_a_file_become_readable_in_the_stack(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("TOKEN=1\n")
+    made = model(tmp_path, f'{FUNCTION}environment_file = ".env"\n')
+    assert function_of(made, "f")["Environment"]["Variables"] == {"TOKEN": "1"}
+    said = {entry.where: entry.what for entry in made.missing}
+    assert "plain values in the template and the stack" in said["functions.f.environment_file"]
+
+
 def test_code_with_boto3_gets_the_declared_statements_and_the_objects_that_it_is_notified_of(tmp_path: Path) -> None:
     text = (
         '[functions.f]\nhandler = "odd.handler"\n[buckets.uploads]\nnotify = [{ function = "f", prefix = "in/" }]\n'

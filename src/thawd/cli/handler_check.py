@@ -48,8 +48,7 @@ def _unreplaced(name: str, function: Function) -> Iterator[str]:
         if (reference := _REFERENCE.search(value)) is not None:
             yield (
                 f"functions.{name}.environment.{key}: the function gets the characters {reference[0]} as they are, "
-                "because thawd inserts no variables here; to keep a secret out of this file, name a file that the "
-                "function reads"
+                "because thawd inserts no variables here; to keep a secret out of this file, use environment_file"
             )
 
 

@@ -34,6 +34,7 @@ _ENVIRONMENTS = (".venv", "venv", "env")
         "thawd run app.py:predict         # this one, if there are several",
         "thawd run chat/app.py            # in the package chat; as is chat.app:app",
         "thawd run app.py --port 9000 --no-watch",
+        "thawd run app.py --env-file .env --env LEVEL=2",
     )
 )
 @click.argument("target", metavar="FILE[:NAME]")
@@ -44,6 +45,22 @@ _ENVIRONMENTS = (".venv", "venv", "env")
     "--ready-file",
     type=click.Path(path_type=Path),
     help='For scripts: write {"url": …, "pid": …} into this file once the server answers requests.',
+)
+@click.option(
+    "--env",
+    "variables",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=lambda context, parameter, given: _variables(given),
+    help="Environment variable of the functions; NAME alone passes on the one of this command. May be given several "
+    "times.",
+)
+@click.option(
+    "--env-file",
+    "files",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="File with lines NAME=value, such as .env. --env overrides it. May be given several times.",
 )
 @debug_flags
 @quiet_option
@@ -56,6 +73,8 @@ def run(  # noqa: PLR0913, PLR0917 - an option each
     port: int | None,
     watch: bool,
     ready_file: Path | None,
+    variables: dict[str, str],
+    files: tuple[Path, ...],
     debug: bool,
     debug_port: int,
     debug_wait: bool,
@@ -83,9 +102,15 @@ def run(  # noqa: PLR0913, PLR0917 - an option each
             fail(f"{folder} has a thawd.toml, which `thawd up` serves; add the function there, or move {existing}")
     served = _found(file, name, root)
     path = root / RUN_CONFIGURATION
-    configuration = _configuration(file, served, root, module)
+    environment = (
+        [f"environment_file = [{', '.join(_quoted(str(each.absolute())) for each in files)}]"] if files else []
+    )
+    if variables:
+        pairs = ", ".join(f"{_quoted(each)} = {_quoted(value)}" for each, value in variables.items())
+        environment.append(f"environment = {{ {pairs} }}")
+    configuration = _configuration(file, served, root, module, environment)
     with _locked(path.parent):
-        path.write_text(configuration)
+        _write_private(path, configuration)
         for each, what in served.handlers.items():
             click.echo(f"{file.name}: {each}, {what}")
         click.echo("to keep this as a configuration: thawd init", err=True)
@@ -167,7 +192,25 @@ def _found(file: Path, name: str | None, root: Path) -> ServedFile:
     return served
 
 
-def _configuration(file: Path, served: ServedFile, root: Path, module: str) -> str:
+def _variables(given: tuple[str, ...]) -> dict[str, str]:
+    """The variables of the option ``--env``. No message contains a value."""
+    variables = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals and name not in os.environ:
+            raise click.BadParameter(f"there is no environment variable {name} to pass on; give it as {name}=VALUE")
+        variables[name] = value if equals else os.environ[name]
+    return variables
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read: ``--env`` may contain secrets."""
+    with open(path, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(text)
+
+
+def _configuration(file: Path, served: ServedFile, root: Path, module: str, environment: list[str]) -> str:
     """The configuration, as the text of a ``thawd.toml``."""
     lines = ["# Made by `thawd run`, each time anew.", "[server]", f"data = {_quoted(str(root / '.thawd'))}"]
     routes = ["[routes]"]
@@ -176,7 +219,7 @@ def _configuration(file: Path, served: ServedFile, root: Path, module: str) -> s
         fail(f"{file.name} cannot be imported: name it with letters, digits and underscores")
     for name, function in zip(served.handlers, _names(served), strict=True):
         lines += [f"[functions.{function}]", f"handler = {_quoted(f'{module}.{name}')}"]
-        lines += [f"code = {_quoted(str(root))}", *packages]
+        lines += [f"code = {_quoted(str(root))}", *packages, *environment]
         if len(served.handlers) == 1:
             routes.append(f'"$default" = "{function}"')
         else:

@@ -22,7 +22,7 @@ from thawd.config.options import SECTIONS, OptionDescription, describe_options
 from thawd.config.options.server import ENVIRONMENT_VARIABLES, LOG_FORMATS
 from thawd.config.path_checks import check_places
 from thawd.config.routes import RESERVED_SEGMENTS, parse_route_key
-from thawd.config.sections import cluster, deploy, functions, http, sources, stores
+from thawd.config.sections import cluster, deploy, environment_files, functions, http, sources, stores
 from thawd.config.sections.reader import Reader
 from thawd.config.sections.server import read_server
 from thawd.config.settings import ClusterSettings, ServerSettings, Settings, TlsSettings
@@ -114,6 +114,7 @@ def _settings(path: Path, document: dict[str, object], environ: Mapping[str, str
         path=absolute,
         server=server,
         functions=functions.read_functions(document, reader),
+        environment_files=environment_files.read_environment_files(document, reader),
         buckets=buckets,
         remote_buckets=remote_buckets,
         tables=stores.read_tables(document, reader, data=server.data, environ=environ),

@@ -202,6 +202,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         path: the configuration file, absolute; relative paths in it are relative to its folder.
         server: the server's own settings.
         functions: functions by name, in file order.
+        environment_files: files with environment variables, by function; their variables are in `functions`.
         buckets: buckets that are folders, by name, in file order.
         remote_buckets: buckets in object stores outside thawd, by name, in file order.
         tables: tables by name, in file order.
@@ -231,6 +232,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     schedules: dict[str, Schedule] = {}
     provisioned_schedules: dict[str, tuple[ProvisionedSchedule, ...]] = {}
     remote_buckets: dict[str, RemoteBucket] = {}
+    environment_files: dict[str, tuple[Path, ...]] = {}
     cluster: ClusterSettings | None = None
     deployment: AwsDeployment = AwsDeployment()
     set_aside: tuple[Path, ...] = ()
@@ -243,6 +245,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def not_code(self) -> frozenset[Path]:
         """Return paths that are left out when code is copied: the configuration, the data folder, buckets and tables.
 
+        So are files with environment variables, which may contain other functions' secrets.
+
         So are the files into which this process prints, as in ``thawd run app.py > log.txt``.
 
         They may be inside a function's code folder. Files there that a running server writes would otherwise count as
@@ -252,6 +256,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         written = {self.path, self.server.data, *self.set_aside, *(bucket.path for bucket in self.buckets.values())}
         for file in (table.path for table in self.tables.values() if table.path is not None):
             written |= {file.with_name(file.name + suffix) for suffix in _SQLITE_SUFFIXES}
+        written |= {file for files in self.environment_files.values() for file in files}
         if self.server.tls is not None:
             written |= {self.server.tls.certificate, self.server.tls.key or self.server.tls.certificate}
         return frozenset(written | folders.printed_into())

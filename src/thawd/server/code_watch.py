@@ -1,10 +1,10 @@
 """Republishes functions when code, container images or configuration change, for ``thawd up --watch``.
 
-Editors replace files, tools replace whole folders, and a changed configuration may add functions whose code is in
-other folders. So before each reload two new watches are set up: one for the code folders and everything in them, and
-one for the parents of these folders and of the configuration file. The second one notices when a code folder or the
-configuration file is replaced by renaming. It also watches the files of container images, and the names in the store
-of images: a name that a function uses may get another image.
+Editors replace files, tools replace whole folders, and a changed configuration may add functions whose code is in other
+folders. So before each reload two new watches are set up: one for the code folders and everything in them, and one for
+the parents of these folders and of the configuration file. The second one notices when a code folder or the
+configuration file is replaced by renaming. So it does for files of environment variables. It also watches the files of
+container images, and the names in the store of images: a name that a function uses may get another image.
 """
 
 from __future__ import annotations
@@ -238,9 +238,10 @@ class _NamedImages:
 
 
 def _places(settings: Settings) -> set[Path]:
-    """The configuration file, the folders of code, and the files of images."""
+    """The configuration file, the folders of code, and the files of environment variables and of images."""
     files = (image_lookup.read_from(text, settings.path.parent) for text in _image_texts(settings))
-    return {settings.path, *_code_folders(settings), *(file for file in files if file is not None)}
+    variables = (file for files in settings.environment_files.values() for file in files)
+    return {settings.path, *_code_folders(settings), *variables, *(file for file in files if file is not None)}
 
 
 def _code_folders(settings: Settings) -> set[Path]:

@@ -34,6 +34,12 @@ _DEAD_LETTER = kinds.text(
     "the ARN of an SQS queue or an SNS topic", lambda text: destination_names.parse_dead_letter(text) is not None
 )
 
+
+def _is_path_or_paths(value: object) -> bool:
+    paths = value if isinstance(value, list) else [value]
+    return bool(paths) and all(isinstance(path, str) and path != "" and "\0" not in path for path in paths)
+
+
 FUNCTION = (
     Option(
         "handler",
@@ -87,6 +93,13 @@ FUNCTION = (
         kinds.table("a table of texts, at most 4096 bytes in all, without names that Lambda reserves"),
         "Environment variables of the handler.",
         "{}",
+    ),
+    Option(
+        "environment_file",
+        kinds.Kind("a path of a file, or a list of such paths", _is_path_or_paths, textual=True),
+        "`.env` files with environment variables of the handler. Later files override earlier ones, and `environment` "
+        "overrides all. See [Variables from a file](#variables-from-a-file).",
+        "none",
     ),
     Option(
         "reserved_concurrency",

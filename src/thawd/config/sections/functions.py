@@ -9,6 +9,7 @@ from typing import Any
 from thawd.config import kinds
 from thawd.config.findings import KeyPath, one_of
 from thawd.config.options import functions as options
+from thawd.config.sections.environment_files import NOT_RESERVED, paths_of, variables_in
 from thawd.config.sections.reader import Reader
 from thawd.grammar import destination_names
 from thawd.invocation import MAX_PAYLOAD_BYTES
@@ -24,14 +25,15 @@ from thawd.resources import (
 
 
 def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, Function]:
-    """Read the ``[functions.*]`` tables."""
+    """Read the ``[functions.*]`` tables, and the files with environment variables that they name."""
     functions = {}
     for name, table in reader.named(document, "functions", names=options.FUNCTION_NAME):
         path = ("functions", name)
         values = reader.table(table, path=path, known=options.FUNCTION)
+        files = paths_of(values.get("environment_file"), reader)
         # A change of the struct `Function` makes a new version. A URL, source or provisioned schedule must not do that,
         # so they are not part of it. `sections.http` and `sections.sources` read them into structs of their own.
-        for separate in ("url", "sources", "provisioned_schedule"):
+        for separate in ("url", "sources", "provisioned_schedule", "environment_file"):
             values.pop(separate, None)
         values["code"] = reader.absolute(values.get("code", "."))
         if "requirements" in values:
@@ -40,6 +42,11 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
             values["prime"] = read_event(values["prime"], reader, path=(*path, "prime"))
         if "environment" in values:
             values["environment"] = _environment(values["environment"], reader, path=(*path, "environment"))
+        if files:
+            in_table = values.get("environment", {})
+            in_files = variables_in(files, in_table, reader, path=(*path, "environment_file"))
+            values["environment"] = in_files | in_table
+            _check_size(values["environment"], reader, path=(*path, "environment_file"))
         if "image_config" in values:
             values["image_config"] = _image_config(values["image_config"], reader, path=(*path, "image_config"))
         _check_code(values, table, reader, path=path)
@@ -119,18 +126,21 @@ def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> 
     reserved = reserved_variables(table)
     for name, value in table.items():
         if name in reserved:
-            allowed = "names that neither Lambda (AWS_REGION, LAMBDA_TASK_ROOT, ...) nor thawd (THAWD_*) reserves"
-            reader.findings.add((*path, name), found="a reserved name", allowed=allowed)
+            reader.findings.add((*path, name), found="a reserved name", allowed=NOT_RESERVED)
         elif not options.VARIABLE_NAME.accepts(name):
             found = f"the name {kinds.spell(name)}"
             reader.findings.add((*path, name), found=found, allowed=options.VARIABLE_NAME.allowed)
         elif reader.accepts(options.VARIABLE_VALUE, value, path=(*path, name)):
             variables[name] = str(value)
+    _check_size(variables, reader, path=path)
+    return variables
+
+
+def _check_size(variables: Mapping[str, str], reader: Reader, *, path: KeyPath) -> None:
     size_bytes = sum(len(name.encode()) + len(value.encode()) for name, value in variables.items())
     if size_bytes > MAX_ENVIRONMENT_BYTES:
         allowed = f"names and values of at most {MAX_ENVIRONMENT_BYTES} bytes together"
         reader.findings.add(path, found=f"{size_bytes} bytes", allowed=allowed)
-    return variables
 
 
 RUNTIMES_VARIABLE = "THAWD_RUNTIMES"

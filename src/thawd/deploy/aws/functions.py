@@ -50,6 +50,12 @@ def add_function(stack: Stack, function: Function) -> None:
     for option, what in _ONLY_HERE.items():
         if getattr(function, option) != getattr(_DEFAULTS, option):
             stack.add_missing(f"functions.{function.name}.{option}", what)
+    if stack.settings.environment_files.get(function.name):
+        stack.add_missing(
+            f"functions.{function.name}.environment_file",
+            "its variables become plain values in the template and the stack, readable for everyone who may read "
+            "these; put secrets into Secrets Manager",
+        )
     log_group = _add_log_group(stack, function)
     role = add_role(stack, function, uses, log_group=log_group)
     add_destinations(stack, function)
