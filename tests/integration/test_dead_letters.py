@@ -237,6 +237,22 @@ def test_the_queue_shows_depth_age_rates_and_what_has_become_of_events(failing: 
         (failing.root / "released").touch()
 
 
+def test_the_queue_counts_as_running_only_events_that_have_an_environment(failing: Project) -> None:
+    config = failing.root / "thawd.toml"
+    config.write_text(config.read_text().replace("timeout_s = 900", "timeout_s = 900\nreserved_concurrency = 1"))
+    with failing.up() as running:
+        for number in range(9):
+            send(running, "waits", {"n": number})
+
+        def counts() -> tuple[int, int]:
+            entry = json.loads(failing.command("queue", "--json").stdout)["functions"]["waits"]
+            return entry["running"], entry["queued"]
+
+        eventually(lambda: counts() == (1, 8), what="one event that runs, and eight that wait")
+        (failing.root / "released").touch()
+        eventually(lambda: counts() == (0, 0), what="the end of all events")
+
+
 def test_watching_the_queue_goes_on_until_interrupted(failing: Project) -> None:
     with failing.up() as running:
         give_up(running, f=1)

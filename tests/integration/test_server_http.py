@@ -32,6 +32,10 @@ def test_listening_beyond_loopback_needs_a_key_and_then_every_request_does(echo:
         assert "open-sesame" not in "\n".join(running.output)
         refused_command = echo.command("status")
         assert "HTTP 403: the server has a key; set the environment variable THAWD_KEY to it" in refused_command.stderr
+        for arguments in (("queue",), ("dead", "list"), ("invoke", "app")):
+            refused_command = echo.command(*arguments)
+            assert "the server has a key; set the environment variable THAWD_KEY to it" in refused_command.stderr
+            assert "X-Api-Key" not in refused_command.stderr
         wrong = echo.command("status", env={**os.environ, "THAWD_KEY": "another-key"})
         assert "HTTP 403: the server refuses the key of this command; compare THAWD_KEY" in wrong.stderr
 

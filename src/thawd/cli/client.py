@@ -94,12 +94,12 @@ def fetch(settings: Settings, path: str, body: bytes | None = None) -> Any:
     """
     status, _, answered = request(settings, path, body, {})
     if status != 200:
-        fail(f"HTTP {status}: {_refusal(settings, status, message_of(answered))}")
+        fail(f"HTTP {status}: {refusal(settings, status, message_of(answered))}")
     return parse_answer(answered)
 
 
-def _refusal(settings: Settings, status: int, message: str) -> str:
-    """The message of an answer with an error; for a refused key, what a command needs in place of a header."""
+def refusal(settings: Settings, status: int, message: str) -> str:
+    """Return the message of an answer with an error; for a refused key, what a command needs in place of a header."""
     if status != 403 or "key is missing or wrong" not in message:
         return message
     if settings.server.key is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli import up as up_module
-from thawd.cli.client import fetch, message_of, request
+from thawd.cli.client import fetch, message_of, refusal, request
 from thawd.cli.exits import fail
 from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import print_text
@@ -247,7 +247,7 @@ def _expecting(work: Any) -> Any:
 def _post(settings: Settings, verb: str) -> dict[str, Any]:
     code, _, body = request(settings, f"/_thawd/cluster/{verb}", b"", {})
     if code != 200:
-        fail(message_of(body))
+        fail(refusal(settings, code, message_of(body)))
     document: dict[str, Any] = json.loads(body)
     return document
 

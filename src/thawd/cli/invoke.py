@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from thawd.cli.client import fetch, message_of, request
+from thawd.cli.client import fetch, message_of, refusal, request
 from thawd.cli.exits import fail
 from thawd.cli.machines import Cluster, cluster_of
 from thawd.cli.options import complete_function, config_option, examples, load, project_of
@@ -80,7 +80,7 @@ def invoke(  # noqa: PLR0913, PLR0917 - an option each
     if status == 404:
         fail(f"HTTP 404: {message_of(body)}{_suggestion(settings, function)}")
     if status >= 300:
-        fail(f"HTTP {status}: {message_of(body)}")
+        fail(f"HTTP {status}: {refusal(settings, status, message_of(body))}")
     if tail and "x-amz-log-result" in answered:
         click.echo(base64.b64decode(answered["x-amz-log-result"]).decode(errors="replace"), err=True, nl=False)
     if asynchronous:

@@ -14,6 +14,7 @@ from thawd.cli.client import (
     may_answer,
     message_of,
     parse_answer,
+    refusal,
 )
 from thawd.cli.exits import fail, warn
 from thawd.cli.output import age
@@ -67,7 +68,7 @@ class Cluster(NamedTuple):
         query = {"ask": question, **({} if only is None else {"only": only}), **(arguments or {})}
         status, _, body = attempt(self.settings, f"{_PATH}?{urlencode(query)}", None, {}, timeout_s=_TIMEOUT_S)
         if status != 200:
-            raise NoAnswerError(f"HTTP {status}: {message_of(body)}")
+            raise NoAnswerError(f"HTTP {status}: {refusal(self.settings, status, message_of(body))}")
         document = parse_answer(body)
         return Answers(dict(sorted(document["answers"].items())), document["away"])
 

@@ -35,11 +35,11 @@ _CLEAR = "\x1b[H\x1b[2J"
 def queue(as_json: bool, watch: bool, machine: str | None, config_path: Path) -> None:
     """Show the queue of asynchronous events, by function.
 
-    The columns count events. "queued" events wait to run, and "oldest" is the age of the oldest of them. "running"
-    events run, or have been taken to run next: at most two of a function per processor core run at a time. "delivering"
-    events have run, and their outcome has not been delivered to its destination yet. "dead" events are dead letters;
-    see `thawd dead`. "in/s" (accepted events) and "done/s" are averages of the last minute, and 0 if no server runs.
-    "accepted", "done", "retried" and "buried" (dead-lettered) count all events since the data folder was created.
+    The columns count events. "queued" events wait to run, perhaps for an environment, and "oldest" is the age of the
+    oldest of them. "running" events have an environment. "delivering" events have run, and their outcome has not been
+    delivered to its destination yet. "dead" events are dead letters; see `thawd dead`. "in/s" (accepted events) and
+    "done/s" are averages of the last minute, and 0 if no server runs. "accepted", "done", "retried" and "buried" (dead-
+    lettered) count all events since the data folder was created.
 
     In a cluster, each machine has a queue, and the output has a row for each function on each machine.
     """

@@ -12,7 +12,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from thawd.cli.client import is_named, message_of, parse_answer, request
+from thawd.cli.client import is_named, message_of, parse_answer, refusal, request
 from thawd.cli.exits import fail, warn
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def ask(settings: Settings, path: str, body: bytes | None, question: Question) -
 def _from_server(settings: Settings, path: str, body: bytes | None) -> dict[str, Any]:
     status, _, answered = request(settings, path, body, {} if body is None else {"Content-Type": "application/json"})
     if status != 200:
-        fail(message_of(answered))
+        fail(refusal(settings, status, message_of(answered)))
     document: dict[str, Any] = parse_answer(answered)
     return document
 

@@ -31,7 +31,6 @@ from thawd.errors import (
 )
 from thawd.invocation import Invocation, Result, in_a_line
 from thawd.queue import retry_waits
-from thawd.queue.event_invocation import invocation_of
 from thawd.queue.lane import READ_AHEAD, SHORTEST_WAIT_S, Lane
 from thawd.queue.outcome_delivery import DeadLetterCause, Outcome, Outcomes, RefusedError
 from thawd.queue.refusals import NotNowError, refusal_of
@@ -104,6 +103,10 @@ class AsyncInvoker:
         self.without_secrets: Callable[[bytes, str], str] = lambda event, error: ""
         self._settled = asyncio.Event()
         self._settled.set()
+
+    def running(self, function: str) -> int:
+        """How many events of a function have an environment, or have had one and are not acknowledged yet."""
+        return self._lanes[function].in_environments() if function in self._lanes else 0
 
     async def accept(self, invocation: Invocation) -> None:
         """Store an asynchronous invocation. Once this returns, a crash cannot lose it.
@@ -345,7 +348,7 @@ class AsyncInvoker:
             await self._failed_inside(lane, event, repr(error))
         finally:
             free_slot()
-            lane.open -= 1
+            lane.close(event)
             self._open -= 1
             if lane.gone:
                 lane.awake.set()
@@ -382,9 +385,8 @@ class AsyncInvoker:
                 return
             self._queue.begins(event)
             try:
-                result = await self._dispatcher.invoke(
-                    invocation_of(event, wait_s=function.maximum_event_age_s - age_s)
-                )
+                wait_s = function.maximum_event_age_s - age_s
+                result = await self._dispatcher.invoke(lane.invocation_of(event, wait_s=wait_s))
             except TooManyRequestsException:
                 raise NotNowError from None
             except RecursiveInvocationException as error:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from thawd.invocation import Result
+from thawd.invocation import Invocation, Result
+from thawd.queue.event_invocation import invocation_of
 from thawd.stores.events.event_rows import Event
 from thawd.system.flag import Flag
 from thawd.system.retry import Backoff, SayOnce
@@ -61,8 +62,23 @@ class Lane:
         self.due_s: float | None = None
         self.gone = False
         self.paused = False
+        self._started: dict[int, Invocation] = {}
         self._results: dict[int, Result] = {}
         self._results_bytes = 0
+
+    def invocation_of(self, event: Event, *, wait_s: float) -> Invocation:
+        """Return the invocation that runs a started event. It may wait `wait_s` seconds for an environment."""
+        self._started[event.id] = invocation = invocation_of(event, wait_s=wait_s)
+        return invocation
+
+    def close(self, event: Event) -> None:
+        """The event is acknowledged, or is back in `ahead`."""
+        self.open -= 1
+        self._started.pop(event.id, None)
+
+    def in_environments(self) -> int:
+        """How many events have an environment, or have had one and are not acknowledged yet."""
+        return sum(invocation.leased_s > 0 for invocation in self._started.values())
 
     def keep_result(self, event: Event, result: Result) -> None:
         """Keep a result that could not be stored, so that the event need not run again.

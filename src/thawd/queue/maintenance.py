@@ -18,7 +18,7 @@ from thawd.stores import clock
 from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
 from thawd.stores.events.event_queue import EventQueue
-from thawd.stores.events.event_rows import Flow
+from thawd.stores.events.event_rows import Depth, Flow
 from thawd.stores.events.removals import Removals
 from thawd.system.retry import SayOnce
 
@@ -40,6 +40,9 @@ class Upkeep:
         names: returns the names of all functions that exist.
         retention_s: how long a dead letter is kept, seconds.
         report: takes a line for the operator.
+
+    Attributes:
+        running: returns how many events of a function have an environment.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Upkeep:
         self._names = names
         self._retention_s = retention_s
         self._reports = SayOnce(report)
+        self.running: Callable[[str], int] = lambda _: 0
         self._stopping = False
         self._samples: deque[tuple[float, dict[str, Flow]]] = deque()
 
@@ -122,10 +126,11 @@ class Upkeep:
         """Return the figures of the queue, by function.
 
         Returns:
-            For each function that has or had events: ``queued`` (waiting to run), ``running``, ``delivering`` (outcomes
-            that wait for their destination), ``dead`` (dead letters), ``oldest_age_s`` (age of the oldest queued event;
-            None: no event is queued), ``accepted_per_s`` and ``done_per_s`` over the last minute, and the totals since
-            the state file was created: ``accepted``, ``done``, ``retried``, ``buried`` (dead-lettered).
+            For each function that has or had events: ``queued`` (waiting to run, perhaps for an environment),
+            ``running`` (in an environment), ``delivering`` (outcomes that wait for their destination), ``dead`` (dead
+            letters), ``oldest_age_s`` (age of the oldest queued event; None: no event is queued), ``accepted_per_s``
+            and ``done_per_s`` over the last minute, and the totals since the state file was created: ``accepted``,
+            ``done``, ``retried``, ``buried`` (dead-lettered).
 
         Raises:
             StoreError: the state file cannot be read.
@@ -136,13 +141,14 @@ class Upkeep:
         now = clock.now()
         view = {}
         for name in sorted({*flow, *depths}):
-            total, depth = flow.get(name, Flow()), depths.get(name)
+            total, depth = flow.get(name, Flow()), depths.get(name, Depth(0, 0, 0, 0))
+            running = min(depth.leased, self.running(name))
             earlier = before.get(name, Flow())
             view[name] = {
-                "queued": depth.queued if depth else 0,
-                "running": depth.leased if depth else 0,
-                "delivering": depth.delivering if depth else 0,
-                "dead": depth.dead if depth else 0,
+                "queued": depth.queued + depth.leased - running,
+                "running": running,
+                "delivering": depth.delivering,
+                "dead": depth.dead,
                 "oldest_age_s": round(max(0.0, now - oldest[name]), 3) if name in oldest else None,
                 "accepted_per_s": round((total.accepted - earlier.accepted) / span_s, 3),
                 "done_per_s": round((total.done - earlier.done) / span_s, 3),

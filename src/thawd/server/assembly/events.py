@@ -85,6 +85,7 @@ class EventSubsystem:
             retention_s=server.dead_letter_retention_s,
             report=complain,
         )
+        self._upkeep.running = self.invoker.running
         self.operator_view = OperatorView(dead_letters, Removals(state), self._upkeep, wake=self._wake)
 
     async def recover(self) -> None:
