@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -261,6 +262,19 @@ def test_a_part_reaches_the_client_before_the_next_one_is_made(running: Running,
         connection.close()
 
 
+def test_an_answer_whose_client_has_gone_is_logged_with_499(running: Running, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    connection = http.client.HTTPConnection(running.url.removeprefix("http://"), timeout=60)
+    connection.request("GET", f"/events?gate={gate}")
+    answer = connection.getresponse()
+    assert answer.read(9) == b"data: 1\n\n"
+    answer.close()
+    connection.close()
+    running.status()  # the server has noticed the end of the connection before it answers this
+    gate.touch()
+    running.until_said("GET /events 499 ")
+
+
 def test_generators_stream_text(running: Running) -> None:
     _, headers, body = request(running, "GET", "/numbers")
     assert (headers["content-type"], body) == ("text/plain; charset=utf-8", b"0\n1\n2\n")
@@ -276,9 +290,12 @@ def test_background_work_does_not_delay_the_answer(running: Running, tmp_path: P
     gate = tmp_path / "gate"
     status, headers, body = request(running, "GET", f"/later?gate={gate}")
     assert (status, headers["content-length"], json.loads(body)) == (200, "17", {"accepted": True})
+    answered_s = time.monotonic()
+    eventually(lambda: time.monotonic() - answered_s > 0.1, what="work that takes long enough to be named")
     gate.touch()
     logged = running.project.data / "logs" / "web.log"
     eventually(lambda: "background work done" in logged.read_text(), what="the background work")
+    running.until_said(" ms in the background)")
 
 
 def test_binary_bodies_go_both_ways(running: Running) -> None:

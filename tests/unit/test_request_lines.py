@@ -82,6 +82,29 @@ def test_the_status_of_a_streamed_answer_is_that_of_its_prelude(sizes: tuple[int
         assert ending_of(each, is_http=True) == (404, False, "", "")
 
 
+def test_an_answer_whose_client_has_gone_has_the_status_499_and_is_no_failure() -> None:
+    ended = _ended(result=Result(b"", content_type=HTTP_RESPONSE))
+    stream = ended.invocation.stream = ResponseStream()
+    stream.put(HTTP_RESPONSE, b'{"statusCode": 200}' + SEPARATOR)
+    stream.gone()
+    (line,) = _printed(ended)
+    assert _without_time(line) == "f GET /d 499 5 ms the client has gone"
+    assert ending_of(ended, is_http=True) == (499, False, "", "")
+
+
+def test_the_time_is_that_of_the_answer_without_work_in_the_background() -> None:
+    ended = _ended(result=Result(b"", content_type=HTTP_RESPONSE), ended_s=12.0)
+    stream = ended.invocation.stream = ResponseStream()
+    stream.put(HTTP_RESPONSE, b'{"statusCode": 200}' + SEPARATOR + b"1")
+    stream.answered_s = 10.007
+    stream.gone()  # with the whole answer
+    (line,) = _printed(ended)
+    assert _without_time(line) == "f GET /d 200 7 ms (and 1,993 ms in the background)"
+    ended.ended_s = 10.012
+    (line,) = _printed(ended)
+    assert _without_time(line) == "f GET /d 200 12 ms"
+
+
 def test_the_status_is_the_one_that_the_client_got() -> None:
     ended = _ended(result=Result(b'{"statusCode": "a"}'))
     ended.invocation.answered_status = 502  # the gateway has refused the answer

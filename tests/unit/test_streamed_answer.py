@@ -89,3 +89,38 @@ def test_parts_are_taken_although_they_cannot_be_sent() -> None:
             await answer.end(is_complete=True)
 
     asyncio.run(within(scenario()))
+
+
+@pytest.mark.parametrize(
+    ("method", "parts", "is_gone"),
+    [
+        ("GET", [prelude(200), b"abc"], True),
+        ("GET", [prelude(200, **{"content-length": "5"}), b"abc"], True),
+        ("GET", [prelude(200, **{"content-length": "3"}), b"abc"], False),
+        ("HEAD", [prelude(200, **{"content-length": "3"})], False),
+    ],
+)
+def test_a_client_that_goes_has_gone_unless_it_had_the_whole_answer(
+    method: str, parts: list[bytes], is_gone: bool
+) -> None:
+    async def scenario() -> None:
+        leaves = asyncio.Event()
+
+        async def send(message: Message) -> None:
+            pass
+
+        async def receive() -> Message:
+            await leaves.wait()
+            return {"type": "http.disconnect"}
+
+        answer = StreamedAnswer(Invocation("f", b"", 0.0), send, method=method, fail=fail, receive=receive)
+        for part in parts:
+            answer.stream.put(HTTP_RESPONSE, part)
+        await turns()
+        assert (answer.stream.answered_s > 0) is not is_gone
+        leaves.set()
+        await turns()
+        assert answer.stream.is_gone is is_gone
+        await answer.end(is_complete=True)
+
+    asyncio.run(within(scenario()))

@@ -16,6 +16,8 @@ from thawd.scheduling.ended_invocations import EndedInvocation, http_head
 from thawd.stores.invocations.record_rows import CUT, REDACTED, WHOLE, BodyRow, HandlerRow, InvocationRow
 from thawd.streaming import HTTP_RESPONSE, SEPARATOR
 
+CLIENT_GONE = 499
+"""Status if the client has gone before it had got the whole answer. Source: nginx, NGX_HTTP_CLIENT_CLOSED_REQUEST."""
 KEPT_BYTES = 64 << 10
 """Events and answers that are larger are not stored."""
 _LONGEST_ERROR = 2000
@@ -158,7 +160,7 @@ def ending_of(ended: EndedInvocation, *, is_http: bool) -> Ending:
     if result is None:
         if isinstance(error, ThawdError):
             return Ending(error.status, True, error.type, _message(error))
-        return Ending(499, True, "Cancelled", "The caller did not wait for the answer, or the server stopped.")
+        return Ending(CLIENT_GONE, True, "Cancelled", "The caller did not wait for the answer, or the server stopped.")
     answered = ended.invocation.answered_status
     failed_status = answered or 500
     if result.function_error is not None:
@@ -168,12 +170,19 @@ def ending_of(ended: EndedInvocation, *, is_http: bool) -> Ending:
             message = result.payload[:KEPT_BYTES].decode("utf-8", "replace")
             return Ending(failed_status, True, result.function_error, message)
         return Ending(failed_status, True, document.errorType, document.errorMessage or "")
-    head = http_head(ended.invocation, result)
-    status = answered or (_status_of(head) if is_http or head.startswith(b'{"statusCode"') else 200)
+    status = answered or _sent_status(ended.invocation, result, is_http=is_http)
     if status < 500:
         return Ending(status, False, "", "")
     # A web framework has handled the exception, or the handler itself.
     return Ending(status, True, *(result.logged or (f"HTTP {status}", "")))
+
+
+def _sent_status(invocation: Invocation, result: Result, *, is_http: bool) -> int:
+    """Return the HTTP status of a handler's answer; `CLIENT_GONE` if the client did not get the whole."""
+    if invocation.stream is not None and invocation.stream.is_gone:
+        return CLIENT_GONE
+    head = http_head(invocation, result)
+    return _status_of(head) if is_http or head.startswith(b'{"statusCode"') else 200
 
 
 def _message(error: ThawdError) -> str:

@@ -33,6 +33,9 @@ _MOST_LOG_EVENTS = 800
 _MOST_LOG_BYTES = 1 << 20
 _LONGEST_ERROR = 2000
 _LONGEST_TRACE = 64 << 10
+_GONE = "the client has gone"
+# An application that ends this soon after its answer does not work in the background.
+_BACKGROUND_S = 0.05
 _IS_HTTP = re.compile(r"[A-Z]+ /")
 _PLATFORM_LINE = re.compile(rb'(START|END|REPORT) RequestId|\{.*"type":"platform\.([a-z]+)')
 
@@ -119,8 +122,10 @@ class InvocationDescriptions:
             *([] if found_source == UNKNOWN else [source]),
             status,
             *(["(runs again after the next start)"] if runs_again else []),
-            f"{(ended.ended_s - ended.asked_s) * 1000:,.0f} ms",
+            f"{(_answered_s(ended) - ended.asked_s) * 1000:,.0f} ms",
         ]
+        if (background_ms := _background_ms(ended)) is not None:
+            words.append(f"(and {background_ms:,.0f} ms in the background)")
         if result is not None and result.init_ms is not None:
             words.append(f"({result.start_kind} {result.init_ms:,.0f} ms)")
         if ended.stands_for > 1:
@@ -204,6 +209,19 @@ def _status(ended: EndedInvocation, *, is_http: bool) -> str:
     return str(ending.status) if is_http else "failed" if ended.result is None or ended.result.function_error else "ok"
 
 
+def _answered_s(ended: EndedInvocation) -> float:
+    """When the client had the whole answer, ``time.monotonic()`` seconds; the application may have worked on."""
+    stream = ended.invocation.stream
+    answered_s = 0.0 if stream is None else stream.answered_s
+    return answered_s if answered_s and ended.ended_s - answered_s >= _BACKGROUND_S else ended.ended_s
+
+
+def _background_ms(ended: EndedInvocation) -> float | None:
+    """How long an application worked in the background after its answer; None: hardly, or it is not known."""
+    background_s = ended.ended_s - _answered_s(ended)
+    return background_s * 1000 if background_s else None
+
+
 def _http_status(ended: EndedInvocation, *, is_http: bool) -> int | None:
     """The HTTP status of the answer; None if no HTTP request made the invocation and it ran."""
     return ending_of(ended, is_http=is_http).status if is_http or ended.result is None else None
@@ -215,13 +233,15 @@ def _measured(ended: EndedInvocation) -> dict[str, Any]:
     Source: Lambda pricing since August 2025: the init phase is billed, and a restore is not.
     """
     result = ended.result
-    total_ms = round((ended.ended_s - ended.asked_s) * 1000, 3)
+    total_ms = round((_answered_s(ended) - ended.asked_s) * 1000, 3)
+    background_ms = _background_ms(ended)
     if result is None:
         return {"total_ms": total_ms}
     init_ms = None if result.init_ms is None else round(result.init_ms, 3)
     billed_init_ms = 0.0 if result.init_ms is None or result.is_restored else result.init_ms
     return {
         "total_ms": total_ms,
+        "background_ms": None if background_ms is None else round(background_ms, 3),
         "duration_ms": round(result.duration_ms, 3),
         "billed_ms": math.ceil(result.duration_ms + billed_init_ms),
         "memory_size_mb": result.memory_mb or None,
@@ -237,9 +257,12 @@ def _reason(ended: EndedInvocation, error: _Error) -> tuple[str, str]:
     if ended.error is not None:
         if isinstance(ended.error, ThawdError):
             return "", ended.error.message
-        return "", "the client has gone" if isinstance(ended.error, asyncio.CancelledError) else repr(ended.error)
+        return "", _GONE if isinstance(ended.error, asyncio.CancelledError) else repr(ended.error)
     if not error.errorType and ended.result is not None and ended.outcome == "failed" and ended.result.logged:
         return ended.result.logged
+    stream = ended.invocation.stream
+    if not error.errorType and stream is not None and stream.is_gone:
+        return "", _GONE
     return error.errorType, str(error.errorMessage)
 
 

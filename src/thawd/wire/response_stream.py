@@ -44,6 +44,9 @@ class ResponseStream:
         total_bytes: number of bytes put so far.
         prelude: the JSON with the HTTP status and headers that the answer began with; empty: it has none, or its end
             is not there yet.
+        answered_s: when the client had got the whole answer while the handler still ran, ``time.monotonic()`` seconds;
+            0: that was not so.
+        is_gone: whether the client has gone before it had got the whole answer.
         on_begin: called once, with the first part: from then on, somebody must take the parts. It must not wait.
         on_taken: called with the size of what `take` returns, bytes; None: nobody wants to know.
         on_gone: called once, when nobody wants the answer any more; None: nobody wants to know.
@@ -56,6 +59,8 @@ class ResponseStream:
         self.waiting_bytes = 0
         self.total_bytes = 0
         self.prelude = b""
+        self.answered_s = 0.0
+        self.is_gone = False
         self.on_begin: Callable[[], None] | None = None
         self.on_taken: Callable[[int], None] | None = None
         self.on_gone: Callable[[], None] | None = None
@@ -124,6 +129,7 @@ class ResponseStream:
 
     def gone(self) -> None:
         """Tell whoever makes the answer that nobody wants it any more. Its parts must be taken nevertheless."""
+        self.is_gone = not self.answered_s
         on_gone, self.on_gone = self.on_gone, None
         if on_gone is not None:
             on_gone()

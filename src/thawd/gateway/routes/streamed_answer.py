@@ -7,6 +7,7 @@ answer arrives from the function's process, a task begins that sends the parts o
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from thawd.gateway.http import Receive, Send
@@ -59,11 +60,10 @@ class StreamedAnswer:
     def _begin(self) -> None:
         loop = asyncio.get_running_loop()
         self._sending = loop.create_task(self._pass_on())
-        if self.stream.on_gone is not None:  # only some functions can be told
-            self._watching = loop.create_task(self._watch())
+        self._watching = loop.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Tell the function when the client has gone."""
+        """Note when the client has gone, and tell the function, if it can be told."""
         while (await self._receive())["type"] == "http.request":
             pass
         self.stream.gone()
@@ -119,6 +119,8 @@ class StreamedAnswer:
         await self._send({"type": "http.response.start", "status": prelude.status, "headers": headers})
         has_body = has_body and not self._is_head
         left = prelude.body_bytes if has_body else None
+        if not has_body:
+            self.stream.answered_s = time.monotonic()
         while body is not None:
             if body and has_body:
                 if left is not None:
@@ -127,6 +129,8 @@ class StreamedAnswer:
                         await self._take_rest()
                         return False
                 await self._send({"type": "http.response.body", "body": body, "more_body": True})
+                if left == 0:
+                    self.stream.answered_s = time.monotonic()
             body = await self.stream.take()
         return not left
 
