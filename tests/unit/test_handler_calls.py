@@ -223,11 +223,29 @@ def test_operations_on_tables_belong_to_the_invocation_that_had_the_environment_
 def test_operations_whose_invocation_never_ends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls_module, "_MOST_STORE_CALLS", 3)
     intake = Intake()
-    for stream in "aabbe":
+    for stream in [*"aabb", *map(str, range(100)), "e"]:
         intake.calls.store_call(stream, NotedCall("table put t", NOW, NOW, False))
+    assert intake.calls._store_count == 3 and len(intake.calls._store_calls) <= 2 * 4
     intake.end(intake.first, environment="e")
 
     assert len(intake.take().rows) == 1 and intake.calls._store_count == 2
+
+
+def test_of_too_many_operations_on_tables_the_longest_are_kept_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calls_module, "_MOST_STORE_CALLS", 10)
+    intake = Intake()
+    for number in range(30):  # of invocations before, which were not traced
+        intake.calls.store_call("e", NotedCall("table get t", NOW - 5, NOW - 5 + number, False))
+    intake.calls.store_call("e", NotedCall("table scan t", NOW, NOW + 100, False))
+    for number in range(100):
+        intake.calls.store_call("e", NotedCall("table put t", NOW, NOW + number / 1e3, False))
+    intake.end(intake.first, environment="e")
+
+    taken = intake.take()
+    assert "table scan t" in {row.name for row in taken.rows} and "table get t" not in {row.name for row in taken.rows}
+    assert len(taken.rows) + taken.left_out[HANDLER] == 101 and intake.calls._store_count == 0
 
 
 def test_a_request_of_a_handler_that_runs_needs_no_place_among_those_that_wait() -> None:

@@ -17,7 +17,7 @@ import heapq
 import itertools
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -39,8 +39,9 @@ _LONGEST_WAIT_S = 120.0
 _MOST_UNDECIDED = 1000
 # Most calls that `Calls.take` looks at, so that it does not stop the event loop for long.
 _TAKEN_AT_ONCE = 1000
-# Calls of tables and buckets whose invocation has not ended, of all environments. Those that came first have to go.
+# Calls of tables and buckets whose invocation has not ended, of all environments. See `_StoreCalls.drop_half`.
 _MOST_STORE_CALLS = 10_000
+_MOST_SECONDS = 1000
 _LONGEST_NAME = 100
 _LONGEST_DETAIL = 300
 _LONGEST_ERROR = 500
@@ -70,6 +71,35 @@ class _Notes:
         self.kept = 0
         self.left_out = 0
         self.refused = 0
+
+
+class _StoreCalls:
+    """The calls of tables and buckets of one environment whose invocations have not ended.
+
+    Attributes:
+        rows: the calls.
+        dropped: number of further calls for which there was no room, by the second since 1970 in which they began.
+    """
+
+    __slots__ = ("dropped", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[CallRow] = []
+        self.dropped: Counter[int] = Counter()
+
+    def drop_half(self) -> int:
+        """Drop the half of the calls that took the shortest time, and return how many these are."""
+        self.rows.sort(key=lambda row: row.took_us)
+        count = (len(self.rows) + 1) // 2
+        self.dropped.update(row.began_us // 1_000_000 for row in self.rows[:count])
+        del self.rows[:count]
+        for second in sorted(self.dropped)[:-_MOST_SECONDS]:
+            del self.dropped[second]
+        return count
+
+    def dropped_in(self, run: Run) -> int:
+        """Return how many of the dropped calls began in an invocation, to the second."""
+        return sum(count for second, count in self.dropped.items() if int(run.began_at) <= second <= run.ended_at)
 
 
 class _Arrived(NamedTuple):
@@ -122,7 +152,7 @@ class Calls:
         self._last: tuple[Run, Result | None] | None = None
         self._recorded: deque[Run] = deque()
         self._numbers = itertools.count()
-        self._store_calls: dict[str, list[CallRow]] = {}
+        self._store_calls: dict[str, _StoreCalls] = {}
         self._store_count = 0
         self._held_bytes = 0
         # Only the thread that offers changes the first, and only the event loop the second.
@@ -165,23 +195,30 @@ class Calls:
         took_us = max(0, int(call.ended_at * 1e6) - began_us)
         name = _line(call.name, _LONGEST_NAME)
         row = CallRow("", new_span_ids()[0], "", name, "", "", int(call.failed), 1, began_us, took_us)
-        self._store_calls.setdefault(stream, []).append(row)
+        self._store_calls.setdefault(stream, _StoreCalls()).rows.append(row)
         self._store_count += 1
         while self._store_count > _MOST_STORE_CALLS:
-            self._store_count -= len(self._store_calls.pop(next(iter(self._store_calls))))
+            first = next(iter(self._store_calls))
+            noted = self._store_calls.pop(first)
+            if noted.rows:
+                self._store_count -= noted.drop_half()
+                self._store_calls[first] = noted
 
-    def _store_calls_of(self, run: Run) -> list[CallRow]:
-        """Return the calls of tables and buckets in an invocation that has ended.
+    def _store_calls_of(self, run: Run) -> tuple[list[CallRow], int]:
+        """Return the calls of tables and buckets in an invocation that has ended, and how many of them were dropped.
 
         Of those that were noted in its environment, earlier ones are forgotten: they are of invocations that were not
         traced. Later ones are kept for the next invocation.
         """
-        rows = self._store_calls.pop(run.environment, [])
-        later = [row for row in rows if row.began_us / 1e6 > run.ended_at]
-        if later:
+        noted = self._store_calls.pop(run.environment, None)
+        if noted is None:
+            return [], 0
+        later = _StoreCalls()
+        later.rows = [row for row in noted.rows if row.began_us / 1e6 > run.ended_at]
+        if later.rows:
             self._store_calls[run.environment] = later
-        self._store_count -= len(rows) - len(later)
-        return [row for row in rows if run.covers(row.began_us / 1e6)]
+        self._store_count -= len(noted.rows) - len(later.rows)
+        return [row for row in noted.rows if run.covers(row.began_us / 1e6)], noted.dropped_in(run)
 
     def knows(self, trace_id: str) -> bool:
         """Whether a request of this trace may come from a handler that is traced here."""
@@ -201,7 +238,7 @@ class Calls:
         if self._last is None:
             return
         (run, result), self._last = self._last, None
-        noted = self._store_calls_of(run)
+        noted, dropped = self._store_calls_of(run)
         notes: _Notes | None = run.notes
         if notes is None:  # it was forgotten
             return
@@ -211,6 +248,7 @@ class Calls:
             return
         for row in noted:
             self._hold(notes, row._replace(handler=run.handler_id, parent=run.handler_id))
+        notes.left_out += dropped
         self._recorded.append(run)
 
     def take(self) -> Taken:
