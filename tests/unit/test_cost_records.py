@@ -212,3 +212,17 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
 def test_a_pattern_that_makes_millions_is_refused() -> None:
     with pytest.raises(CostError, match="fewer hours"):
         make_arrivals("every=0.001", hours=10_000, duration_s=1)
+
+
+def test_lines_with_impossible_figures_or_times_end_nothing() -> None:
+    huge = "9" * 400
+    lines = LOG.splitlines()
+    printed = [
+        lines[4].replace("30.00 ms", f"{huge} ms"),
+        lines[4].replace("512 MB", f"{huge} MB"),
+        JSON_LINE.replace("5.25", "1e308"),
+        JSON_LINE.replace("128", "1e308"),
+    ]
+    assert len(lines) == 6 and read_records(printed) == []
+    (record,) = read_records([lines[3].replace("2026-11-20T10", "2026-13-99T99")])
+    assert (record.duration_ms, record.ended_s) == (20.1, None)

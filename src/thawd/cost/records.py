@@ -21,11 +21,13 @@ from thawd.cost.keep_warm import Arrival
 from thawd.cost.prices import CostError
 
 _FIELD = re.compile(
-    r"(?:^|\t|: )((?:Billed )?(?:Restore |Init )?Duration|Memory Size|Max Memory Used): ([0-9]+(?:\.[0-9]*)?) (?:ms|MB)"
+    r"(?:^|\t|: )((?:Billed )?(?:Restore |Init )?Duration|Memory Size|Max Memory Used): "
+    r"([0-9]{1,12}(?:\.[0-9]*)?) (?:ms|MB)"
 )
 FEWEST = 30
 """Fewest measured invocations from which a price is computed."""
-_Time = Annotated[float, msgspec.Meta(ge=0)]
+# A function may print a line that looks like a REPORT line, with any numbers. No invocation has larger ones.
+_Figure = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 # Times of log lines are cut off to milliseconds.
 _RESOLUTION_S = 0.001
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
@@ -34,12 +36,12 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 class _Metrics(msgspec.Struct, rename="camel"):
     """Metrics of a ``platform.report`` record; times in milliseconds, memory in MB."""
 
-    duration_ms: _Time
-    memory_size: _Time = msgspec.field(name="memorySizeMB")
-    init_duration_ms: _Time | None = None
-    restore_duration_ms: _Time | None = None
-    billed_restore_duration_ms: _Time = 0.0
-    most_memory: _Time | None = msgspec.field(name="maxMemoryUsedMB", default=None)
+    duration_ms: _Figure
+    memory_size: _Figure = msgspec.field(name="memorySizeMB")
+    init_duration_ms: _Figure | None = None
+    restore_duration_ms: _Figure | None = None
+    billed_restore_duration_ms: _Figure = 0.0
+    most_memory: _Figure | None = msgspec.field(name="maxMemoryUsedMB", default=None)
 
 
 class _Reported(msgspec.Struct):
@@ -124,8 +126,7 @@ def read_records(lines: Iterable[str]) -> list[Record]:
 
 
 def _record(line: str) -> Record | None:
-    found = _TIME.search(line)
-    ended_s = None if found is None else datetime.fromisoformat(found[0]).timestamp()
+    ended_s = _time_in(line)
     if '"platform.report"' in line:
         return _record_of_json(line, ended_s)
     begin = line.find("REPORT RequestId: ")
@@ -143,6 +144,14 @@ def _record(line: str) -> Record | None:
         used_mb=int(fields["Max Memory Used"]) if "Max Memory Used" in fields else None,
         ended_s=ended_s,
     )
+
+
+def _time_in(line: str) -> float | None:
+    found = _TIME.search(line)
+    try:
+        return None if found is None else datetime.fromisoformat(found[0]).timestamp()
+    except ValueError:  # there is no such day or hour
+        return None
 
 
 def _record_of_json(line: str, ended_s: float | None) -> Record | None:
