@@ -57,7 +57,7 @@ class FakeHost(Host):
             invocation.stream.put("text/plain", b"one")
             await asyncio.sleep(0)
             invocation.stream.put("text/plain", b"two")
-        measured = {"memory_mb": 512, "peak_mib": 90, "is_restored": True}
+        measured = {"memory_mb": 512, "peak_mib": 90, "is_restored": True, "logged": ("KeyError", "'x'")}
         return Result(b'"' + invocation.payload + b'"', log_tail=b"\xff log", **measured)  # type: ignore[arg-type]
 
     def heard(self, machine: str, summary: Summary) -> None:
@@ -114,13 +114,14 @@ async def test_a_request_and_its_answer_arrive_whole_and_a_connection_is_used_ag
             result = await both.call("works")
             assert (result.payload, result.log_tail) == (b'"data"', b"\xff log")
             assert (result.memory_mb, result.peak_mib, result.is_restored) == (512, 90, True)
+            assert result.logged == ("KeyError", "'x'")
         assert len(both.listener.open) == 1
         sent = both.host.ran[0]
         assert sent.forwarded
         assert 4 < sent.queue_deadline - time.monotonic() <= 5
 
 
-def test_an_answer_of_a_machine_of_an_earlier_version_has_no_measured_memory() -> None:
+def test_an_answer_of_a_machine_of_an_earlier_version_lacks_later_fields() -> None:
     fields = (
         "function_error",
         "executed_version",
@@ -131,7 +132,8 @@ def test_an_answer_of_a_machine_of_an_earlier_version_has_no_measured_memory() -
         "batch_size",
     )
     head = dict.fromkeys(fields) | {"log_tail": "", "start_kind": "warm"}
-    assert result_of(head, b"1").peak_mib == 0
+    found = result_of(head, b"1")
+    assert (found.peak_mib, found.logged) == (0, None)
 
 
 async def test_a_refused_request_has_not_run() -> None:

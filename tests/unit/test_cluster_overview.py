@@ -19,6 +19,7 @@ from thawd.cluster.listening import AcceptedLink
 from thawd.cluster.overview import Known, MachineReport, Overview, SeenMachine
 from thawd.cluster.questions import Asker, answer
 from thawd.errors import InvalidParameterValueException, MachineAwayError, ResourceNotFoundException
+from thawd.server.assembly.machines import elsewhere_of
 from thawd.window import elsewhere
 from thawd.window.elsewhere import Elsewhere, RecordElsewhere
 from thawd.window.live import Live
@@ -247,6 +248,23 @@ def test_records_of_other_machines_are_escaped_and_linked() -> None:
     assert Elsewhere([record]).only("other").found == []
     assert "may have: c" in elsewhere.nowhere("x", Elsewhere([], [], ["c"]))
     assert "href" not in render(elsewhere.section(Elsewhere([replace(record, page=None)])))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{}",
+        b'"found"',
+        b'{"found": [{"id": 1, "request_id": "abcdefgh", "function": "f", "began_ms": %d, '
+        b'"error_type": ""}]}' % (10**18),
+    ],
+)
+def test_a_machine_whose_records_cannot_be_read_counts_as_away(answer: bytes) -> None:
+    right = b'{"found": [{"id": 1, "request_id": "abcdefgh", "function": "f", "began_ms": 5, "error_type": ""}]}'
+    answers = {"b": msgspec.Raw(answer), "c": msgspec.Raw(right)}
+    found = elsewhere_of({"answers": answers, "away": {"d": "gone"}}, {"b": None, "c": None}, "abcd")
+    assert [(each.machine, each.began_ms) for each in found.found] == [("c", 5)]
+    assert (found.asked, found.away) == (["c"], ["b", "d"])
 
 
 @pytest.mark.parametrize(

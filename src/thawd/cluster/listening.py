@@ -204,7 +204,7 @@ class AcceptedLink(Channel):
                 self.send(channel.REFUSED, {"why": why})
                 return
             result = await self._run(invocation)
-            fields = {name: getattr(result, name) for name in (*_RESULT_FIELDS, *_MEASURED_FIELDS)}
+            fields = {name: getattr(result, name) for name in (*_RESULT_FIELDS, *_LATER_FIELDS)}
             tail = result.log_tail.decode("latin-1")
             self.send(
                 channel.RESULT,
@@ -284,7 +284,7 @@ _RESULT_FIELDS = (
     "batch_size",
 )
 # Fields that machines of earlier versions do not send.
-_MEASURED_FIELDS = ("memory_mb", "peak_mib", "is_restored")
+_LATER_FIELDS = ("memory_mb", "peak_mib", "is_restored", "logged")
 _ERRORS: dict[str, type[ThawdError]] = {
     kind.__name__: kind
     for kind in (
@@ -331,9 +331,13 @@ def invocation_of(head: Mapping[str, Any], body: bytes) -> tuple[Invocation, str
 
 def result_of(head: Mapping[str, Any], body: bytes) -> Result:
     """Return the result in a frame."""
+    later = {name: head[name] for name in _LATER_FIELDS if name in head}
+    if later.get("logged") is not None:
+        error_type, message = map(str, later["logged"])
+        later["logged"] = (error_type, message)
     return Result(
         **{name: head[name] for name in _RESULT_FIELDS},
-        **{name: head[name] for name in _MEASURED_FIELDS if name in head},
+        **later,
         payload=body,
         log_tail=str(head["log_tail"]).encode("latin-1"),
         start_kind=StartKind(head["start_kind"]),

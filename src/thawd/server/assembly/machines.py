@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -39,13 +39,15 @@ _MINUTES = 15
 _MOST_LOGS = 4
 _FIND_S = 1.0
 _LEAST_OF_ID = 8
+# The end of the year 9999: Python knows no later time.
+_LATEST_MS = 253_402_300_799_999
 
 
 class _FoundRow(msgspec.Struct):
     id: int
     request_id: str
     function: str
-    began_ms: int
+    began_ms: Annotated[int, msgspec.Meta(ge=0, le=_LATEST_MS)]
     error_type: str
 
 
@@ -158,13 +160,7 @@ class MachinesSubsystem:
         for machine in others:
             pages[machine.name] = page_of(machine.report, machine.address)
         document = await self.api.ask_all(others, "find", {"prefix": prefix}, wait_s=_FIND_S)
-        found = [
-            RecordElsewhere(name, pages[name], row.request_id, row.function, row.began_ms, row.error_type)
-            for name, answer in sorted(document["answers"].items())
-            for row in msgspec.json.decode(answer, type=_Found).found
-            if row.request_id.startswith(prefix)
-        ]
-        return Elsewhere(found, sorted(document["answers"]), sorted(document["away"]))
+        return elsewhere_of(document, pages, prefix)
 
     async def _tell_log(self, arguments: Mapping[str, str]) -> bytes:
         """Return a page of a log group: ``group``; ``last``, or ``after`` and ``since_ms``."""
@@ -237,6 +233,31 @@ class MachinesSubsystem:
             errors, refused = await asyncio.to_thread(failures_in, rows)
             self._failures = (time.monotonic(), errors, refused)
         return errors, refused
+
+
+def elsewhere_of(document: Mapping[str, Any], pages: Mapping[str, str | None], prefix: str) -> Elsewhere:
+    """Return what other machines have recorded. One whose answer cannot be read counts as one that has not answered.
+
+    Args:
+        document: answers to the question ``find``; see `MachinesApi.ask_all`.
+        pages: addresses of the machines' first pages, by name.
+        prefix: what the request ids begin with.
+    """
+    found: list[RecordElsewhere] = []
+    answered, away = [], [*document["away"]]
+    for name, answer in sorted(document["answers"].items()):
+        try:
+            rows = msgspec.json.decode(answer, type=_Found).found
+        except msgspec.DecodeError:  # it may have another version of thawd
+            away.append(name)
+            continue
+        answered.append(name)
+        found += [
+            RecordElsewhere(name, pages[name], row.request_id, row.function, row.began_ms, row.error_type)
+            for row in rows
+            if row.request_id.startswith(prefix)
+        ]
+    return Elsewhere(found, answered, sorted(away))
 
 
 def _number(arguments: Mapping[str, str], name: str) -> int | None:
