@@ -142,7 +142,7 @@ def test_the_running_server_is_measured_as_it_is_and_told_of_only_who_asks(work:
         assert running.function("work")["errors"] >= 4
         done = work.command("bench", "nobody")
         assert done.returncode == 1
-        assert "there is no function 'nobody'; the server has: work" in done.stderr
+        assert "there is no function 'nobody'; functions: work" in done.stderr
         for path in ("/jobs/1", f"{InvokeApi.prefix}work{InvokeApi.suffix}"):
             for asked in (True, False):
                 request = urllib.request.Request(
@@ -190,7 +190,7 @@ def test_two_files_are_compared_and_a_regression_has_an_exit_status_of_its_own(w
         (("http://127.0.0.1:1/", "--engine", "cold"), "work only for functions and routes of thawd"),
         (("http://127.0.0.1:1/",), "cannot be reached"),
         (("/nowhere",), "there is no route for GET /nowhere; the configuration has: POST /jobs/{id}"),
-        (("nobody", "--engine", "cold"), "there is no function 'nobody'; the configuration has: work"),
+        (("nobody", "--engine", "cold"), "there is no function 'nobody'; functions: work"),
         (("work:live", "--engine", "cold"), "a private server has no versions or aliases: measure 'work'"),
         (("work", "--html", "none/at/all.html"), "none/at/all.html cannot be written"),
         (("work", "--arrivals", "none"), "cannot be read"),

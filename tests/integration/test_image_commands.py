@@ -158,7 +158,7 @@ def test_an_image_of_a_function_answers_and_is_the_same_bytes_twice(
     assert "never in an image" not in thawd(folder, "inspect", "classify")
     in_task = {path.name for path in (root(folder, "classify:latest").folder / "var/task").iterdir()}
     assert {"app.py", "six.py"} <= in_task and not {"thawd.toml", "out.tar", ".thawd"} & in_task
-    assert "declares no function other; it declares: Classify" in thawd(
+    assert "there is no function 'other'; functions: Classify" in thawd(
         folder, "build", "--function", "other", fails=True
     )
 

@@ -77,7 +77,11 @@ MISTAKES: list[tuple[str, dict[str, str], list[str]]] = [
     ("tune f --memory 64", FILES, ["64", "128 to 10240"]),
     ("cost f", FILES, ["REPORT", "invoke the function", "--size"]),
     ("cost --size 1024", FILES, ["1024", "MEMORY:DURATION"]),
-    ("table labls", {**FILES, "thawd.toml": GOOD + "[tables.labels]\n"}, ["labls", "labels"]),
+    ("table labls", {**FILES, "thawd.toml": GOOD + "[tables.labels]\n"}, ["labls", "did you mean labels?"]),
+    ("package ff", FILES, ["'ff'", "did you mean f?"]),
+    ("cost ff", FILES, ["'ff'", "did you mean f?"]),
+    ("bench ff --engine cold", FILES, ["'ff'", "did you mean f?"]),
+    ("snapshot lint ff", FILES, ["'ff'", "did you mean f?"]),
     ("init flask", {}, ["flask", "fastapi"]),
 ]
 

@@ -19,6 +19,7 @@ from thawd.bench.requests import Requests, Target, shown
 from thawd.bench.runs import LoadShape, Machine, Run, columns_of, counted
 from thawd.bench.watching import MemorySample, MemoryWatch, StatusClient, Watch
 from thawd.errors import StoreError
+from thawd.system.suggestions import did_you_mean
 
 _LOOK_S = 0.05
 _PROGRESS_S = 0.5
@@ -228,8 +229,7 @@ async def _function_ready(client: StatusClient, name: str) -> None:
         status = await client.read()
         entry = status["functions"].get(name)
         if entry is None:
-            known = ", ".join(status["functions"]) or "none"
-            raise StoreError(f"there is no function {name!r}; the server has: {known}")
+            raise StoreError(f"there is no function {name!r}; {did_you_mean(name, status['functions'])}")
         if entry["state"] == "Failed":
             raise StoreError(f"{name} cannot be run: {entry['reason']}")
         if entry["state"] == "Active":

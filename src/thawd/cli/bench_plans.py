@@ -20,6 +20,7 @@ import click
 from thawd.cli.bench_remote import remote_plan
 from thawd.cli.exits import fail, warn
 from thawd.cli.options import load, project_of
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.bench.measuring import Plan, Served
@@ -184,8 +185,7 @@ def _private(
     from thawd.bench.runs import counted
 
     if function not in settings.functions:
-        known = ", ".join(settings.functions) or "none"
-        fail(f"there is no function {function!r}; the configuration has: {known}")
+        fail(f"there is no function {function!r}; {did_you_mean(function, settings.functions)}")
     name, _, qualifier = options["target"].partition(":")
     if qualifier not in ("", "$LATEST") and not name.startswith("/"):
         fail(

@@ -13,6 +13,7 @@ from thawd.cli.deploy import stack_name
 from thawd.cli.deploy_project import function_of
 from thawd.cli.exits import fail
 from thawd.cli.options import load, project_of
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.bench.measuring import Plan
@@ -111,7 +112,7 @@ def _function(options: Mapping[str, Any], account: AwsAccount) -> tuple[str, str
     project = project_of(options["config_path"])
     if project is None:
         if name not in settings.functions:
-            fail(f"there is no function {name!r}; {settings.path} has: {', '.join(settings.functions) or 'none'}")
+            fail(f"there is no function {name!r}; {did_you_mean(name, settings.functions)}")
         return naming.function_name(stack_name(settings, options["stack"]), name), naming.ALIAS
     if options["stack"] is None:
         raise click.UsageError("--remote in the folder of a project needs --stack, the name of its stack at AWS")

@@ -13,6 +13,7 @@ import click
 from thawd.cli.exits import fail, warn
 from thawd.cli.options import Finite, complete_function, config_option, examples, load
 from thawd.cli.output import print_text
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.config import Settings
@@ -252,8 +253,8 @@ def _log_lines(settings: Settings, function: str) -> list[str]:
     with LogReader(path_of_group(settings.server.data / "logs", group), report=warn) as log:
         lines = log.start(_MOST_LINES)
         if declared is None and not log.exists:
-            known = ", ".join(settings.functions) or "none"
-            fail(f"there is no function {function!r}, and no log of such a function; {settings.path} has: {known}")
+            known = did_you_mean(function, settings.functions)
+            fail(f"there is no function {function!r}, and no log of such a function; {known}")
     if declared is not None and declared.log_group is not None:
         # Other functions may share the log group. The names of its log streams contain the functions' names.
         owner = f"/{function}[".encode()

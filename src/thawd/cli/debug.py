@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli.exits import fail
-from thawd.cli.suggestions import did_you_mean
+from thawd.system.suggestions import did_you_mean
 from thawd.telemetry import console
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from thawd.cli.options import Finite, config_option, examples, load, project_of
 from thawd.cli.output import print_text
 from thawd.cli.projects import Assignments, as_map
 from thawd.resources import PYTHON_RUNTIMES
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.config import Settings
@@ -457,6 +458,5 @@ def _deployed_name(target: Target, function: str) -> tuple[str, str | None]:
     if target.project is not None:
         return function_of(target.account, target.stack, function), None
     if function not in target.settings.functions:
-        known = ", ".join(target.settings.functions) or "none"
-        fail(f"there is no function {function!r}; {target.settings.path} has: {known}")
+        fail(f"there is no function {function!r}; {did_you_mean(function, target.settings.functions)}")
     return naming.function_name(target.stack, function), naming.ALIAS

@@ -11,6 +11,7 @@ import click
 
 from thawd.cli.exits import fail, warn
 from thawd.deploy.projects.discovery import MANIFEST, SERVERLESS
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.deploy.aws.change_sets import ChangeSet
@@ -177,6 +178,6 @@ def function_of(account: AwsAccount, stack: str, name: str) -> str:
     rows = account.resources(stack)
     found = [row["name"] for row in rows if row["type"] == "AWS::Lambda::Function" and name in row.values()]
     if len(found) != 1:
-        known = ", ".join(row["resource"] for row in rows if row["type"] == "AWS::Lambda::Function") or "none"
-        fail(f"the stack {stack} has no function {name!r}; it has: {known}")
+        known = [row["resource"] for row in rows if row["type"] == "AWS::Lambda::Function"]
+        fail(f"the stack {stack} has no function {name!r}; {did_you_mean(name, known)}")
     return found[0]

@@ -9,7 +9,7 @@ import click
 
 from thawd.cli.exits import fail
 from thawd.cli.options import examples
-from thawd.cli.suggestions import did_you_mean
+from thawd.system.suggestions import did_you_mean
 
 
 @click.command(

@@ -14,6 +14,7 @@ from thawd.cli.exits import VerbGroup, fail
 from thawd.cli.options import check_writable, config_option, data_folder, examples, load
 from thawd.cli.output import print_text
 from thawd.errors import ImageError
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.oci.image_store import Images
@@ -234,7 +235,7 @@ def _build_function(
     settings = load(config_path)
     function = settings.functions.get(name)
     if function is None:
-        fail(f"{config_path} declares no function {name}; it declares: {', '.join(settings.functions) or 'none'}")
+        fail(f"there is no function {name!r}; {did_you_mean(name, settings.functions)}")
     request = FunctionImageRequest(
         function=function,
         folder=config_path.resolve().parent,

@@ -16,7 +16,7 @@ from thawd.cli.exits import fail
 from thawd.cli.machines import Cluster, cluster_of
 from thawd.cli.options import complete_function, config_option, examples, load, project_of
 from thawd.cli.projects import function_named
-from thawd.cli.suggestions import did_you_mean
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.config import Settings

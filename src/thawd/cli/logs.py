@@ -17,8 +17,8 @@ from thawd.cli.exits import fail, warn
 from thawd.cli.log_lines import Layout, LogLine, print_lines
 from thawd.cli.machines import cluster_of, machine_option
 from thawd.cli.options import complete_function, config_option, examples, load, project_of
-from thawd.cli.suggestions import did_you_mean
 from thawd.cli.times import moment
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.config import Settings

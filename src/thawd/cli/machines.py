@@ -18,7 +18,7 @@ from thawd.cli.client import (
 )
 from thawd.cli.exits import fail, warn
 from thawd.cli.output import age
-from thawd.cli.suggestions import did_you_mean
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.config import Settings

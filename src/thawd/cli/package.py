@@ -11,6 +11,7 @@ import click
 from thawd.cli.exits import fail
 from thawd.cli.options import check_page, config_option, examples, load
 from thawd.cli.output import print_text
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.deploy.packages.making import Order, Packages
@@ -83,8 +84,7 @@ def package(**options: Any) -> None:
     names: tuple[str, ...] = tuple(dict.fromkeys(options["functions"])) or tuple(settings.functions)
     for name in names:
         if name not in settings.functions:
-            known = ", ".join(settings.functions) or "none"
-            fail(f"there is no function {name!r}; {settings.path} has: {known}")
+            fail(f"there is no function {name!r}; {did_you_mean(name, settings.functions)}")
     if not names:
         fail(f"{settings.path} has no functions")
     check_page(options["html_path"])

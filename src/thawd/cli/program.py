@@ -16,7 +16,7 @@ from thawd.cli.exits import EXIT_INTERRUPTED, fail
 from thawd.cli.interrupts import interruptible, raise_on_interrupt
 from thawd.cli.options import examples
 from thawd.cli.output import discard_unwritable_output
-from thawd.cli.suggestions import did_you_mean
+from thawd.system.suggestions import did_you_mean
 
 # The commands, with what defines each one in `thawd.cli`.
 _SECTIONS = {

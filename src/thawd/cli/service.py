@@ -11,7 +11,7 @@ import click
 
 from thawd.cli.exits import fail
 from thawd.cli.options import examples
-from thawd.cli.suggestions import did_you_mean
+from thawd.system.suggestions import did_you_mean
 
 FILES = Path(__file__).parent / "service_files"
 # What each file is for, by its path.

@@ -23,6 +23,7 @@ from thawd.cli.exits import EXIT_FAILED, VerbGroup, warn
 from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import print_text
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.config import Settings
@@ -191,9 +192,7 @@ def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
     settings = load(config_path)
     for name in functions:
         if name not in settings.functions:
-            raise ResourceNotFoundException(
-                f"{config_path} has no function {name}; it has {', '.join(settings.functions)}"
-            )
+            raise ResourceNotFoundException(f"there is no function {name!r}; {did_you_mean(name, settings.functions)}")
     found = {}
     for name in functions or settings.functions:
         function = settings.functions[name]

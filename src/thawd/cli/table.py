@@ -15,6 +15,7 @@ from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import print_text
 from thawd.cli.table_export import FORMATS, Row, Spool, export, write_csv, write_json_lines
 from thawd.errors import NothingStored, StoreError, ThawdError
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.resources import Table
@@ -66,7 +67,7 @@ def table(  # noqa: PLR0913, PLR0917 - an option each
     """
     settings = load(config_path)
     if name not in settings.tables:
-        fail(f"there is no table {name!r}; {config_path} has: {', '.join(settings.tables) or 'none'}")
+        fail(f"there is no table {name!r}; {did_you_mean(name, settings.tables, what='tables')}")
     asked = [kind for kind, is_asked in (("jsonl", as_json), ("csv", as_csv), (chosen, chosen)) if is_asked]
     if len(asked) > 1:
         raise click.UsageError("--json, --csv and --format exclude each other")

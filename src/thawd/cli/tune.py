@@ -15,7 +15,7 @@ from thawd.cli.exits import EXIT_INTERRUPTED, fail, warn
 from thawd.cli.options import Finite, check_page, complete_function, config_option, examples, load, project_of
 from thawd.cli.output import print_text
 from thawd.cli.project_functions import copied_function
-from thawd.cli.suggestions import did_you_mean
+from thawd.system.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from thawd.config import Settings
