@@ -17,13 +17,16 @@ import pytest
 from tests.unit.execution_fakes import until
 from thawd.errors import TooManyRequestsException
 from thawd.invocation import Invocation, Result, StartKind
-from thawd.recording.record_making import ending_of
+from thawd.recording.record_making import ending_of, rows_of
 from thawd.recording.redaction import Redactor
+from thawd.runtime import faults
 from thawd.scheduling.ended_invocations import EndedInvocation
 from thawd.server import request_lines
+from thawd.server.invocation_descriptions import InvocationDescriptions
 from thawd.server.request_lines import RequestLines
 from thawd.streaming import HTTP_RESPONSE, SEPARATOR
 from thawd.telemetry import console
+from thawd.wire.frames import LONGEST_LOGGED
 from thawd.wire.response_stream import ResponseStream
 
 GET = json.dumps({"rawPath": "/d", "requestContext": {"http": {"method": "GET"}}}).encode()
@@ -391,6 +394,31 @@ def test_a_record_of_a_failure_has_its_traceback_and_no_secret(monkeypatch: pyte
     assert failed["traceback"] == "  at [redacted]\n  two"
     assert (throttled["outcome"], throttled["status"]) == ("refused", 429)
     assert (throttled["error_type"], throttled["error_message"]) == ("TooManyRequestsException", "Rate Exceeded.")
+
+
+def test_no_beginning_of_a_secret_is_left_where_a_text_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "s3cret-" * 10
+    event = json.dumps({"password": secret, "rawPath": "/d", "requestContext": {"http": {"method": "GET"}}}).encode()
+    faults.note_logged("r", ValueError(("x" * 990) + secret))
+    faults.note_logged("cut", ValueError(("x" * (LONGEST_LOGGED - 10)) + secret))
+    logged = [tuple(faults.logged.pop(each)) for each in ("r", "cut")]
+    trace = ["x" * ((64 << 10) - 10) + secret]
+    error = json.dumps({"errorType": "E", "errorMessage": "", "stackTrace": trace}).encode()
+    all_ended = [
+        *(_ended(event, Result(b'{"statusCode": 500}', logged=each)) for each in logged),
+        _ended(event, Result(error, function_error="Unhandled")),
+    ]
+    redactor = Redactor(["password"])
+    rows = [rows_of(each, 1, redactor)[0] for each in all_ended]
+    assert [row.error[:990] for row in rows] == ["x" * 990, "x" * 990, ""]
+    assert "s3c" not in repr([rows, _records(monkeypatch, *all_ended)])
+
+
+def test_a_failure_on_another_machine_waits_for_no_log_of_this_one(tmp_path: Path) -> None:
+    descriptions = InvocationDescriptions(lambda function: None, lambda function: tmp_path / "log", Redactor(()))
+    ended = _ended(result=Result(b'{"statusCode": 500}', logged=("KeyError", "'x'")))
+    description = descriptions.describe(ended, runs_again=False, is_last_try=False)
+    assert description is not None and description.fields["error_type"] == "KeyError"
 
 
 def test_lines_and_tracebacks_as_text_have_no_secret_either() -> None:

@@ -111,10 +111,10 @@ def test_the_last_exception_that_an_invocation_has_logged_as_an_error_is_reporte
     with running(tmp_path, LOGS_EXCEPTIONS) as process:
         ready(process)
         seen = []
-        for number, messages in enumerate((["first", "last"], ["warned"], [], ["\ud800"], ["long" * 1000])):
+        for number, messages in enumerate((["first", "last"], ["warned"], [], ["\ud800"], ["long" * 2100])):
             head = {"id": f"rid-{number}", "arn": "arn:f", "left_ms": 3000}
             process.control.sendall(frames.encode(frames.INVOKE, head, json.dumps(messages).encode()))
             frame = process.receive()
             assert frame is not None and json.loads(frame.body) == {"statusCode": 500}
             seen.append(decode_head(json.dumps(frame.head)).logged)
-    assert seen == [("ValueError", "last"), None, None, ("ValueError", "?"), ("ValueError", "long" * 250)]
+    assert seen == [("ValueError", "last"), None, None, ("ValueError", "?"), ("ValueError", "long" * 2048)]

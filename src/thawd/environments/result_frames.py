@@ -10,12 +10,13 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from thawd.environments.init_phase import error_document
+from thawd.wire.frames import LONGEST_LOGGED
 from thawd.wire.response_stream import CONTENT_TYPE
 
 TIMED_OUT = "Sandbox.Timedout"
 
 
-_Short = Annotated[str, msgspec.Meta(max_length=1000)]
+_Text = Annotated[str, msgspec.Meta(max_length=LONGEST_LOGGED)]
 
 
 class ResultHead(msgspec.Struct):
@@ -39,7 +40,7 @@ class ResultHead(msgspec.Struct):
     item: int = 0
     number: Annotated[int, msgspec.Meta(ge=0)] = 0
     type: Annotated[str, msgspec.Meta(pattern=CONTENT_TYPE)] | None = None
-    logged: tuple[_Short, _Short] | None = None
+    logged: tuple[_Text, _Text] | None = None
     error_type: ClassVar[str] = ""
     message: ClassVar[str] = ""
 

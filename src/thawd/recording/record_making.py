@@ -15,6 +15,7 @@ from thawd.recording.redaction import Redactor
 from thawd.scheduling.ended_invocations import EndedInvocation, http_head
 from thawd.stores.invocations.record_rows import CUT, REDACTED, WHOLE, BodyRow, HandlerRow, InvocationRow
 from thawd.streaming import HTTP_RESPONSE, SEPARATOR
+from thawd.wire.frames import LONGEST_LOGGED
 
 CLIENT_GONE = 499
 """Status if the client has gone before it had got the whole answer. Source: nginx, NGX_HTTP_CLIENT_CLOSED_REQUEST."""
@@ -76,7 +77,7 @@ def rows_of(ended: EndedInvocation, number: int, redactor: Redactor) -> tuple[In
 
     def without_secrets(text: str) -> str:
         # What a value is must be known before the text is cut, and before line ends are replaced.
-        return " ".join(redactor.text(text[:KEPT_BYTES], values=values).split())
+        return " ".join(redactor.start_of(text, LONGEST_LOGGED, values=values).split())
 
     row = InvocationRow(
         id=number,

@@ -84,6 +84,21 @@ class Redactor:
         ordered = _longest_first(values)
         return MARK if len(ordered) > _MOST_VALUES else self._text(text, ordered)
 
+    def start_of(self, text: str, longest: int, *, values: Iterable[str] = ()) -> str:
+        """Redact the start of a text; see `text`.
+
+        Args:
+            text: a text that may have been cut to `longest` characters before.
+            longest: length of the start that is redacted, characters. The result is shorter if a secret could have been
+                cut there: no beginning of a secret is left.
+            values: values that must not occur in it.
+        """
+        known = list(values)
+        start = self.text(text[:longest], values=known)
+        if len(text) < longest:
+            return start
+        return start[: -max(map(len, (*self._secrets, *known)), default=0) or None] or MARK
+
     def _text(self, text: str, values: tuple[str, ...]) -> str:
         for value in (*self._secrets, *values):
             if value in text:

@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
+from thawd.wire.frames import LONGEST_LOGGED
+
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -166,7 +168,7 @@ def note_logged(request_id: str, error: BaseException) -> None:
     else:
         name, message = type(error).__name__, _message(error)
     # The platform takes valid UTF-8 only.
-    logged[request_id] = [text.encode("utf-8", "replace").decode() for text in (name[:200], message[:1000])]
+    logged[request_id] = [text.encode("utf-8", "replace").decode() for text in (name[:200], message[:LONGEST_LOGGED])]
 
 
 def write_log(text: str) -> None:

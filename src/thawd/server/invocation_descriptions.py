@@ -25,6 +25,7 @@ from thawd.recording.redaction import Redactor
 from thawd.scheduling.ended_invocations import EndedInvocation
 from thawd.telemetry.console import harmless
 from thawd.telemetry.logs.events import LogEvents
+from thawd.wire.frames import LONGEST_LOGGED
 
 _MOST_LOG_LINES = 40
 _ERROR_LINE = b"[ERROR]"
@@ -113,7 +114,7 @@ class InvocationDescriptions:
             values = self._redactor.secrets_of(invocation.payload)
 
         def without_secrets(text: str) -> str:
-            return harmless(in_a_line(self._redactor.text(text, values=values))) if text else ""
+            return harmless(in_a_line(self._redactor.start_of(text, LONGEST_LOGGED, values=values))) if text else ""
 
         source, error_type = without_secrets(found_source), without_secrets(error_type)
         message = without_secrets(message)
@@ -133,7 +134,7 @@ class InvocationDescriptions:
         words.append(": ".join(filter(None, (error_type, message))))
         if isinstance(ended.error, ThawdError):
             error_type = ended.error.type  # words do without it
-        lines = self._redactor.text(trace, values=values).rstrip("\n").splitlines() if trace else []
+        lines = self._redactor.start_of(trace, _LONGEST_TRACE, values=values).rstrip("\n").splitlines() if trace else []
         fields = {
             "event": "invocation",
             "function": invocation.function,
@@ -156,7 +157,8 @@ class InvocationDescriptions:
         """The traceback of a failed invocation; what it has logged if the answer has none; None: try again later."""
         function = ended.invocation.function
         text = "".join(error.stackTrace)
-        if not text and ended.result is not None and not error.errorType:
+        # Without the name of its log stream, another machine has run it, and has the log.
+        if not text and ended.result is not None and ended.result.log_stream and not error.errorType:
             logged = self._logged(function, ended.invocation.request_id.encode(), ended.result.log_stream.encode())
             if logged is None and not is_last_try:
                 return None

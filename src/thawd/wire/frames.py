@@ -64,6 +64,9 @@ _parse = json.JSONDecoder().raw_decode
 _format = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make a new encoder for each call
 MAX_HEAD_BYTES = 1 << 20
 MAX_BODY_BYTES = 64 << 20
+LONGEST_LOGGED = 8192
+"""Most characters of an exception's message in the head of a RESULT frame. People see fewer: where the message was cut,
+it may end with a part of a secret."""
 
 READY = 1
 INIT_ERROR = 2
