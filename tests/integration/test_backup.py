@@ -209,6 +209,9 @@ def test_a_damaged_backup_is_refused_before_anything_is_touched(lively: Project,
     refused = lively.command("restore", str(backup), "--replace")
     assert refused.returncode == 1
     assert str(backup) in refused.stderr
+    if damage == "newer":
+        assert "was made by a newer thawd, " in refused.stderr
+        assert "or restore a backup that this version made" in refused.stderr
     assert (lively.root / ".thawd" / "thawd.db").read_bytes() == state_before
     assert not list(lively.root.glob("*.before-restore-*"))
 

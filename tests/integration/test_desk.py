@@ -65,6 +65,23 @@ def test_variables_come_from_a_file_and_a_change_of_it_republishes(project: Proj
         assert not any("canary" in line for line in running.output)
 
 
+def test_a_log_in_the_code_folder_that_changes_again_is_named_with_the_way_to_leave_it_out(echo: Project) -> None:
+    with echo.up("--watch") as running:
+        assert running.invoke("app", {}) == (1, None)
+        advice = "so each change of it makes a new version"
+
+        def republished() -> int:
+            return sum("republished: worker.log changed" in line for line in running.output)
+
+        for number in (1, 2, 3):
+            (echo.root / "worker.log").write_text(f"{number}\n")
+            eventually(lambda wanted=number: republished() >= wanted, what="a republication")
+            assert (sum(advice in line for line in running.output)) == (number > 1)
+        (said,) = [line for line in running.output if advice in line]
+        assert said.startswith("thawd: worker.log counts as code, ")
+        assert said.endswith("add worker.log to .thawdignore in the code folder")
+
+
 def test_run_takes_variables_by_docker_s_options(project: Project) -> None:
     project.code(SHOWN)
     (project.root / "dev.env").write_text("LEVEL=1\nTOKEN=canary-27182\n")

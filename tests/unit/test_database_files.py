@@ -82,7 +82,7 @@ def test_a_file_of_a_newer_thawd_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "thawd.db"
     Database(path, migrations=(*SCHEMA, "CREATE TABLE newer (x);")).close()
     with pytest.raises(
-        StoreError, match=r"newer thawd \(schema version 2, but this thawd knows only versions up to 1\)"
+        StoreError, match=r"newer thawd \(schema version 2; this is thawd .*, which knows versions up to 1\)"
     ):
         Database(path, migrations=SCHEMA)
 

@@ -260,7 +260,8 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
     if manifest.format > FORMAT or manifest.schema > len(schema.MIGRATIONS):
         raise StoreError(
-            f"{folder} was made by a newer version of thawd ({manifest.thawd}); use that version or a later one"
+            f"{folder} was made by a newer thawd, {manifest.thawd} (this is {__version__}); restore it with that "
+            "version or a later one, or restore a backup that this version made"
         )
     return manifest
 

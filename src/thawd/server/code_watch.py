@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -29,12 +31,17 @@ _DEBOUNCE_MS = 400
 _STEP_MS = 20
 _MOST_NAMED = 3
 _TRY_AGAIN_S = 1.0
+_ADVISED_AT = 2
 # A file is a copy of the server's output if it ends with this many lines of it; in such a file, they take these bytes.
 _OUTPUT_LINES = 3
 _OUTPUT_LEAST_BYTES = 40
 _OUTPUT_MOST_BYTES = 1 << 14
 # Nobody directs output into such a file.
 _NEVER_OUTPUT = frozenset({".py", ".js", ".mjs", ".cjs", ".toml", ".json", ".so"})
+
+
+# Programs write such files: process ids, logs, locks, databases.
+_WRITTEN = re.compile(r"\.(pid|log|out|lock|tmp|db|sqlite3?)(-(wal|shm|journal))?(\.\d+)?$|^nohup\.out$")
 
 
 class CodeWatcher:
@@ -66,6 +73,7 @@ class CodeWatcher:
         self._suffix = suffix
         self._announces = announces
         self._changed = ""
+        self._written: Counter[str] = Counter()
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -122,6 +130,20 @@ class CodeWatcher:
         self._changed = named_files(changed, settings)
         if self._changed and self._announces:
             say(f"{self._changed} changed, building …")
+            self._advise(changed, settings)
+
+    def _advise(self, changed: Mapping[str, Change], settings: Settings) -> None:
+        """Say how to leave out a file that a program seems to write, when it has changed for the second time."""
+        for path in changed:
+            if _WRITTEN.search(Path(path).name) is None or Path(path) == settings.path:
+                continue
+            self._written[path] += 1
+            if self._written[path] == _ADVISED_AT:
+                say(
+                    f"thawd: {_relative(Path(path), settings)} counts as code, so each change of it makes a new "
+                    "version and a new snapshot; if it is none, "
+                    f"add {Path(path).name} to {IGNORED_FILES} in the code folder"
+                )
 
 
 class _CodeFilter(DefaultFilter):

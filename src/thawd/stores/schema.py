@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from thawd.stores import log_events, metric_history
+from thawd.stores import log_events, metric_history, written_by
 from thawd.stores.database import Database
 
 QUEUED, DEAD, DELIVERING, REMOVED = 0, 2, 3, 4
@@ -193,7 +193,11 @@ def count_waiting(connection: sqlite3.Connection) -> int:
 def open_state(path: Path) -> Database:
     """Open ``thawd.db``, and create it if it is missing. `Database.gauged` is the result of `count_waiting`.
 
+    A note beside it names the newest thawd that has used it.
+
     Raises:
         StoreError: the file cannot be used.
     """
-    return Database(path, migrations=MIGRATIONS, gauge=count_waiting)
+    state = Database(path, migrations=MIGRATIONS, gauge=count_waiting)
+    written_by.note(path.parent)
+    return state

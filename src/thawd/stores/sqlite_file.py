@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from thawd import __version__
 from thawd.errors import NothingStored, StoreError, StoreFullError
-from thawd.stores import write_ahead_log
+from thawd.stores import write_ahead_log, written_by
 from thawd.system import folders
 
 # Source: SQLite file format, "The Database Header": offset 0, 16 bytes.
@@ -237,8 +238,9 @@ def _require_ours(connection: sqlite3.Connection, path: Path, *, application_id:
         )
     if version > newest:
         raise StoreError(
-            f"{path} was written by a newer thawd (schema version {version}, but this thawd knows only versions up to "
-            f"{newest}); use the newer thawd, or give another path"
+            f"{path} was written by {written_by.newer(path.parent)} (schema version {version}; this is thawd "
+            f"{__version__}, which knows versions up to {newest}), and was not changed; use the newer thawd, or a file "
+            "that this one can read: give another path, or restore a backup with `thawd restore`"
         )
 
 

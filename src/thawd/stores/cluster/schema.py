@@ -99,7 +99,7 @@ def _migrate(connection: PatientConnection, schema: str, url: StoreUrl) -> None:
         if version > len(MIGRATIONS):
             raise StoreError(
                 f"the tables of thawd in {url} were made by a newer thawd (version {version}; this thawd knows "
-                f"versions up to {len(MIGRATIONS)}); use the newer thawd"
+                f"versions up to {len(MIGRATIONS)}); use the newer thawd, or other tables: ?schema=NAME in the URL"
             )
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             connection.execute(sql.SQL(script))  # the scripts are constants of this module
