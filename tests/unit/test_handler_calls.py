@@ -17,7 +17,7 @@ from thawd.environments.store_calls import NotedCall
 from thawd.invocation import Invocation, Result, TracedInvocation
 from thawd.recording import calls as calls_module
 from thawd.recording.calls import Calls, Taken, call_of
-from thawd.recording.open_traces import OpenTraces
+from thawd.recording.open_traces import OpenTraces, Run
 from thawd.recording.records import Records
 from thawd.recording.redaction import MARK, Redactor
 from thawd.recording.segment_joining import SegmentJoiner
@@ -155,6 +155,23 @@ def test_of_invocations_that_ran_beside_each_other_in_one_environment_none_is_gu
         intake.end(intake.begin(handler, at=NOW + 3), at=NOW + 6)
 
     assert intake.take(datagram(7, start_time=NOW + 4, end_time=NOW + 5)).rows == []
+
+
+def test_the_invocation_of_a_call_is_found_without_a_look_at_all_of_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    covers = Run.covers
+    monkeypatch.setattr(Run, "covers", lambda run, at: looked.append(run) or covers(run, at))
+    intake = Intake()
+    intake.end(intake.first, at=NOW, environment="e0")
+    for number in range(1000):
+        begun = intake.begin(identifier(1000 + number), at=NOW + number + 1)
+        intake.end(begun, at=NOW + number + 1.5, environment=f"e{number % 2}")
+    taken = intake.take(
+        *(datagram(each, start_time=NOW + at_s, end_time=NOW + at_s) for each, at_s in ((1, 3.2), (2, 71.2)))
+    )
+
+    assert placed(taken) == {"s1": identifier(1002), "s2": identifier(1070)}
+    assert len(looked) < 100
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -358,14 +358,12 @@ def _run_of(source: Source, began_at: float) -> tuple[Run | None, bool]:
         The invocation, or None if it is not known; and whether this is decided. It is not while an invocation runs of
         which it is not known yet in which environment.
     """
-    runs = list(source.owner.runs.values())
     named = source.owner.runs.get(source.handler_id)
     if named is None or named.ended_at == math.inf or named.covers(began_at):
         return named, True
-    others = [run for run in runs if run.covers(began_at)]
-    if any(run.ended_at == math.inf for run in others):
+    if source.owner.ran_before(began_at):
         return None, False
-    here = [run for run in others if run.environment == named.environment]
+    here = source.owner.ended_in(named.environment, began_at)
     if len(here) > 1:  # an environment that runs several invocations at the same time
         return None, True
     return (here[0] if here else named), True

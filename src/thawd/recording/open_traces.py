@@ -8,6 +8,8 @@ The event loop adds invocations; another thread looks them up. Each operation on
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +24,8 @@ _MOST_BYTES = 16 << 20
 # In case an invocation ends without a report.
 _MOST_INVOCATIONS = 1 << 16
 _SPANS_EACH = 2000
+# Most invocations that may end in an environment while another one runs there, if it runs several at the same time.
+_MOST_BESIDE = 200
 
 
 class Run:
@@ -64,9 +68,11 @@ class FunctionInTrace:
     """
 
     __slots__ = (
+        "_ended",
         "_event",
         "_handler_id",
         "_more",
+        "_running",
         "began_at",
         "function",
         "runs",
@@ -82,10 +88,43 @@ class FunctionInTrace:
         self.runs: dict[str, Run] = {}
         self.values: frozenset[str] = frozenset()
         self.spans_left = 0
+        self._running: dict[str, Run] = {}  # in the order of their beginnings
+        self._ended: dict[str, list[Run]] = {}  # by environment, in the order of their ends
         # The events that `take_event` is to return. Nearly always there is one invocation, which needs no dictionary.
         self._handler_id = ""
         self._event: bytes | None = None
         self._more: dict[str, bytes] | None = None
+
+    def add(self, run: Run) -> None:
+        """Remember an invocation that begins."""
+        self.runs[run.handler_id] = self._running[run.handler_id] = run
+
+    def end(self, run: Run, times: tuple[float, float], environment: str) -> None:
+        """An invocation has ended; see `OpenTraces.ended`."""
+        if self._running.pop(run.handler_id, None) is not None:
+            (run.began_at, run.ended_at), run.environment = times, environment
+            bisect.insort(self._ended.setdefault(environment, []), run, key=_end_of)
+
+    def remove(self, handler_id: str) -> Run:
+        """Forget an invocation, and return it."""
+        run = self.runs.pop(handler_id)
+        if self._running.pop(handler_id, None) is None:
+            ended = self._ended[run.environment]
+            ended.remove(run)  # as a rule, it is the first
+            if not ended:
+                del self._ended[run.environment]
+        return run
+
+    def ran_before(self, at: float) -> bool:
+        """Whether an invocation that still runs began before a time, seconds since 1970."""
+        first = next(iter(self._running.values()), None)
+        return first is not None and first.began_at <= at
+
+    def ended_in(self, environment: str, at: float) -> list[Run]:
+        """Return the ended invocations that an environment ran at a time, seconds since 1970."""
+        runs = self._ended.get(environment, [])
+        first = bisect.bisect_left(runs, at, key=_end_of)
+        return [run for run in itertools.islice(runs, first, first + _MOST_BESIDE) if run.began_at <= at]
 
     def add_event(self, handler_id: str, event: bytes) -> None:
         """Keep the event of an invocation for `take_event`."""
@@ -112,6 +151,10 @@ class FunctionInTrace:
             return self._more.popitem()[1]
         except KeyError:  # the event loop has just removed the last one
             return None
+
+
+def _end_of(run: Run) -> float:
+    return run.ended_at
 
 
 class OpenTraces:
@@ -144,7 +187,8 @@ class OpenTraces:
         found = functions.get(invocation.function)
         if found is None:
             found = functions[invocation.function] = FunctionInTrace(invocation.function, traced.trace_id, began_at)
-        run = found.runs[traced.handler_id] = Run(traced.handler_id, began_at)
+        run = Run(traced.handler_id, began_at)
+        found.add(run)
         found.spans_left += _SPANS_EACH
         found.add_event(traced.handler_id, invocation.payload)
         self._by_handler[traced.handler_id] = found
@@ -167,9 +211,10 @@ class OpenTraces:
             The invocation; None: it was forgotten while it ran.
         """
         owner = self._by_handler.get(traced.handler_id)
-        run = None if owner is None else owner.runs[traced.handler_id]
-        if run is not None:
-            (run.began_at, run.ended_at), run.environment = times, environment
+        run = None
+        if owner is not None:
+            run = owner.runs[traced.handler_id]
+            owner.end(run, times, environment)
         size = len(invocation.payload)
         self._ended.append(traced.handler_id)
         self._sizes.append(size)
@@ -192,7 +237,7 @@ class OpenTraces:
         if found is None:
             return
         found.remove_event(handler_id)
-        self.on_forgotten(found.runs.pop(handler_id))
+        self.on_forgotten(found.remove(handler_id))
         if not found.runs:
             functions = self._by_trace[found.trace_id]
             del functions[found.function]
