@@ -46,15 +46,15 @@ def test_a_line_has_the_value_that_other_tools_read(line: str, value: str) -> No
     ("content", "line", "found"),
     [
         (f"AB=1\n{SECRET}\n".encode(), 2, "no NAME=value"),
-        (f"AB='1\n2'\n\nCD='{SECRET}".encode(), 4, "CD with a ' that is not closed"),
-        (f'AB="{SECRET}" {SECRET}'.encode(), 1, 'AB with text after the closing "'),
+        (f"AB='1\n2'\n\nCD='{SECRET}".encode(), 4, "a ' that is not closed"),
+        (f'AB="{SECRET}" {SECRET}'.encode(), 1, 'text after the closing "'),
         (b"AB=1\nCD=\xff" + SECRET.encode(), 2, "bytes that are not UTF-8"),
         (b"AB=1\n\nCD=\x00" + SECRET.encode(), 3, "a NUL character"),
         (b"=1", 1, "no NAME=value"),
         (b"#" * (MOST_BYTES + 1), 1, f"more than {MOST_BYTES} bytes in all"),
     ],
 )
-def test_a_mistake_has_its_line_and_no_value(content: bytes, line: int, found: str) -> None:
+def test_a_mistake_has_its_line_and_neither_name_nor_value(content: bytes, line: int, found: str) -> None:
     with pytest.raises(EnvironmentFileError) as refused:
         parse(content)
     assert (refused.value.line, refused.value.found) == (line, found)
@@ -81,8 +81,12 @@ def test_mistakes_in_files_name_the_file_and_the_line_and_no_value(tmp_path: Pat
     assert [problem.key for problem in found] == ["functions.hello.environment_file"] * 2
     assert [problem.found for problem in found] == [
         "line 2 of .env: the reserved name AWS_REGION",
-        'line 3 of .env: the name "_X"',
+        "line 3 of .env: a name that is not allowed",
     ]
+    for line in (f"{SECRET}+/==", f"{SECRET}='x"):  # as the last line of a key in Base64
+        (tmp_path / ".env").write_text(f"OK={SECRET}\n{line}\n")
+        found.append(only_mistake(tmp_path, HELLO + 'environment_file = ".env"'))
+        assert found[-1].found.startswith("line 2 of .env: ")
     (tmp_path / ".env").write_text(f"OK={SECRET}\n{SECRET}")
     found.append(only_mistake(tmp_path, HELLO + 'environment_file = ".env"'))
     assert found[-1].found == "line 2 of .env: no NAME=value"

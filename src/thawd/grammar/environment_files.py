@@ -1,7 +1,7 @@
 """Parses ``.env`` files: lines with names and values of environment variables.
 
 The syntax is the common part of what python-dotenv, docker compose and shells read. Nothing is expanded: ``$`` and
-backticks stand for themselves. No message contains a value, because values may be secrets.
+backticks stand for themselves. No message contains a value or a name: both may be a secret, or a line of one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EnvironmentFileError(ValueError):
 
     Attributes:
         line: number of the line, from 1.
-        found: what is wrong there, without values.
+        found: what is wrong there, without values and names.
     """
 
     def __init__(self, line: int, found: str) -> None:
@@ -60,7 +60,7 @@ def parse(content: bytes) -> dict[str, tuple[str, int]]:
         head = _NAME.match(text, at)
         if head is None:
             raise EnvironmentFileError(line, "no NAME=value")
-        value, at = _value(text, head.end(), head["name"], line)
+        value, at = _value(text, head.end(), line)
         variables[head["name"]] = (value, line)
         line += text.count("\n", began, at)
     return variables
@@ -77,7 +77,7 @@ def _decoded(content: bytes) -> str:
     return text
 
 
-def _value(text: str, at: int, name: str, line: int) -> tuple[str, int]:
+def _value(text: str, at: int, line: int) -> tuple[str, int]:
     """Return the value that begins at `at`, and where the next line begins."""
     quote = text[at : at + 1]
     if quote not in _QUOTED:
@@ -88,9 +88,9 @@ def _value(text: str, at: int, name: str, line: int) -> tuple[str, int]:
         return plain.rstrip(" \t"), len(text) if end < 0 else end + 1
     quoted = _QUOTED[quote].match(text, at)
     if quoted is None:
-        raise EnvironmentFileError(line, f"{name} with a {quote} that is not closed")
+        raise EnvironmentFileError(line, f"a {quote} that is not closed")
     rest = _BLANK.match(text, quoted.end())
     if rest is None:
-        raise EnvironmentFileError(line, f"{name} with text after the closing {quote}")
+        raise EnvironmentFileError(line, f"text after the closing {quote}")
     value = _ESCAPE[quote].sub(lambda found: _LETTERS.get(found[1], found[1]), quoted["value"])
     return value, rest.end()

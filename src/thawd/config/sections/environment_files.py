@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from thawd.config import kinds
 from thawd.config.findings import KeyPath
 from thawd.config.options import functions as options
 from thawd.config.sections.reader import Reader
@@ -69,8 +68,9 @@ def variables_in(files: Sequence[Path], table: Mapping[str, str], reader: Reader
                 found, allowed = f"the reserved name {name}", NOT_RESERVED
                 reader.findings.add(path, found=f"line {line} of {shown}: {found}", allowed=allowed)
             elif not options.VARIABLE_NAME.accepts(name):
-                found, allowed = f"the name {kinds.spell(name)}", options.VARIABLE_NAME.allowed
-                reader.findings.add(path, found=f"line {line} of {shown}: {found}", allowed=allowed)
+                # The name is not shown: it may be a line of a secret, such as a key in Base64, which "=" ends.
+                found = f"line {line} of {shown}: a name that is not allowed"
+                reader.findings.add(path, found=found, allowed=options.VARIABLE_NAME.allowed)
             else:
                 variables[name] = value
     return variables
