@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from thawd.errors import ScarcityError, ThawdError
+from thawd.telemetry.console import harmless
 
 EXIT_FAILED = 1
 EXIT_SCARCE = 71
@@ -39,7 +40,7 @@ def fail_scarce(error: ScarcityError) -> NoReturn:
 
 
 def warn(message: str) -> None:
-    """Print a line on standard error."""
+    """Print a line on standard error. Control characters are escaped: other machines and files choose some texts."""
     if sys.stdout is not None:
         sys.stdout.flush()  # keeps the order of the lines when both streams go to the same file or terminal
-    click.echo(f"thawd: {message}", err=True)
+    click.echo("\n".join(map(harmless, f"thawd: {message}".split("\n"))), err=True)

@@ -200,6 +200,11 @@ def _variables(given: tuple[str, ...]) -> dict[str, str]:
         if not equals and name not in os.environ:
             raise click.BadParameter(f"there is no environment variable {name} to pass on; give it as {name}=VALUE")
         variables[name] = value if equals else os.environ[name]
+        try:
+            text.encode(), variables[name].encode()
+        except UnicodeEncodeError:
+            shown = name.encode(errors="backslashreplace").decode()
+            raise click.BadParameter(f"the variable {shown} is not UTF-8") from None
     return variables
 
 
