@@ -55,7 +55,8 @@ def test_variables_come_from_a_file_and_a_change_of_it_republishes(project: Proj
     file.write_text("export LEVEL=1  # low\nTOKEN='canary-27182'\n")
     with project.up("--watch", "--ready-when", "published", command=("up",)) as running:
         assert running.invoke("app", {}) == (["1", "canary-27182", False], None)
-        running.until_said("Ctrl-C stops")
+        file.write_text("LEVEL=0\nTOKEN='canary-27182'\n")  # a change before the watch begins has no name
+        eventually(lambda: running.invoke("app", {}) == (["0", "canary-27182", False], None))
         file.write_text("LEVEL=2\nTOKEN='canary-27182'\n")
         running.until_said(".env changed, building …")
         eventually(lambda: running.invoke("app", {}) == (["2", "canary-27182", False], None))
@@ -67,11 +68,12 @@ def test_variables_come_from_a_file_and_a_change_of_it_republishes(project: Proj
 
 def test_a_log_in_the_code_folder_that_changes_again_is_named_with_the_way_to_leave_it_out(echo: Project) -> None:
     with echo.up("--watch") as running:
-        assert running.invoke("app", {}) == (1, None)
+        echo.code(ECHO.replace("VERSION = 1", "VERSION = 2"))  # a change before the watch begins has no name
+        eventually(lambda: running.invoke("app", {}) == (2, None))
         advice = "so each change of it makes a new version"
 
         def republished() -> int:
-            return sum("republished: worker.log changed" in line for line in running.output)
+            return sum("republished" in line and "worker.log changed" in line for line in running.output)
 
         for number in (1, 2, 3):
             (echo.root / "worker.log").write_text(f"{number}\n")
@@ -80,6 +82,8 @@ def test_a_log_in_the_code_folder_that_changes_again_is_named_with_the_way_to_le
         (said,) = [line for line in running.output if advice in line]
         assert said.startswith("thawd: worker.log counts as code, ")
         assert said.endswith("add worker.log to .thawdignore in the code folder")
+        (echo.root / ".thawdignore").write_text("*.log\n")
+        running.until_said(".thawdignore changed, building")
 
 
 def test_run_takes_variables_by_docker_s_options(project: Project) -> None:

@@ -154,10 +154,15 @@ class _CodeFilter(DefaultFilter):
     """
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(ignore_paths=[*settings.not_code()])
+        # Not as `ignore_paths`, which would ignore all paths that begin so: .thawdignore, because of the folder .thawd.
+        super().__init__()
+        self._not_code = {str(path) for path in settings.not_code()}
+        self._in_not_code = tuple(f"{path}/" for path in self._not_code)
         self._rules = {str(folder): IgnoredFiles.of(folder) for folder in _code_folders(settings)}
 
     def __call__(self, change: Change, path: str) -> bool:
+        if path in self._not_code or path.startswith(self._in_not_code):
+            return False
         is_in_package = super().__call__(change, path) and any(
             self._is_in_package(path[len(folder) + 1 :], rules, is_folder=Path(path).is_dir())
             for folder, rules in self._rules.items()
