@@ -72,18 +72,17 @@ def test_a_log_in_the_code_folder_that_changes_again_is_named_with_the_way_to_le
         eventually(lambda: running.invoke("app", {}) == (2, None))
         advice = "so each change of it makes a new version"
 
-        def republished() -> int:
-            return sum("republished" in line and "worker.log changed" in line for line in running.output)
+        def logged() -> bool:
+            with (echo.root / "worker.log").open("a") as log:  # again and again: a change may come between two watches
+                log.write("1\n")
+            return any(advice in line for line in running.output)
 
-        for number in (1, 2, 3):
-            (echo.root / "worker.log").write_text(f"{number}\n")
-            eventually(lambda wanted=number: republished() >= wanted, what="a republication")
-            assert (sum(advice in line for line in running.output)) == (number > 1)
+        eventually(logged, what="the advice")
         (said,) = [line for line in running.output if advice in line]
         assert said.startswith("thawd: worker.log counts as code, ")
         assert said.endswith("add worker.log to .thawdignore in the code folder")
         (echo.root / ".thawdignore").write_text("*.log\n")
-        running.until_said(".thawdignore changed, building")
+        running.until_said(".thawdignore")
 
 
 def test_run_takes_variables_by_docker_s_options(project: Project) -> None:
