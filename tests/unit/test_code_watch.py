@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from watchfiles import Change
 
+from tests.unit.config_files import HELLO, load
 from thawd import config
 from thawd.config import Settings
+from thawd.server import code_watch
 from thawd.server.code_watch import named_files
 
 
@@ -42,3 +44,9 @@ def test_code_outside_the_configurations_folder_is_named_from_its_own_folder(tmp
     assert named_files(changed, settings) == "thawd.toml, parts/a.py"
     as_watched = {f"{settings.path.parent}/../../app.py": Change.modified}
     assert named_files(as_watched, settings) == "app.py"
+
+
+def test_files_whose_names_begin_as_the_data_folders_does_are_watched(tmp_path: Path) -> None:
+    is_code = code_watch._CodeFilter(load(tmp_path, HELLO))
+    assert is_code(Change.added, str(tmp_path / ".thawdignore"))
+    assert not is_code(Change.added, str(tmp_path / ".thawd" / "lock"))
