@@ -6,9 +6,8 @@ waits for a retry or for the delivery of its outcome, or is a dead letter. So if
 runs again with the same request id. As on Lambda, function errors are retried after one and two minutes by default.
 Throttles and system errors are retried with back-off until the event is too old.
 
-Each function has its own lane, which limits how many of its events run at the same time. So a function with a great
-many events does not keep those of other functions from running. Lanes read events ahead, so that no environment waits
-for the disk. `thawd.queue.outcome_delivery` delivers the outcomes, `thawd.stores.events` stores the events.
+Each function has its own lane, which limits how many of its events run at the same time, so that others run, too. Lanes
+read events ahead, so that no environment waits for the disk. `outcome_delivery` delivers the outcomes.
 """
 
 from __future__ import annotations
@@ -340,8 +339,7 @@ class AsyncInvoker:
         except StoreError as error:
             # Nothing is lost: the event is still queued. After a pause, thawd tries again to store the outcome. It runs
             # the event again only if the lane could not keep the result (`Lane.keep_result`).
-            line = f"thawd: the outcome of event {event.request_id} could not be stored: {error}"
-            lane.reports.say(line, cause=str(error))
+            lane.reports.say(f"thawd: storing the outcome of {event.request_id} failed: {error}", cause=str(error))
             self._put_back(lane, event, longest_s=_STORE_RETRY_S)
         except Exception as error:  # a bug in thawd that one event triggers must not end the lane
             self._reports.report(f"thawd: event {event.request_id} of {event.function} failed inside thawd: {error!r}")

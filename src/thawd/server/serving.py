@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 import socket
-import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -26,7 +24,7 @@ from thawd.destinations.delivery import missing_extras
 from thawd.environments.child_processes import kill_left_over
 from thawd.errors import NoThreadError, StoreError, ThawdError
 from thawd.gateway.thawd_api.probes import READINESS
-from thawd.server import service_manager
+from thawd.server import process_settings, service_manager
 from thawd.server.assembly.platform import Platform
 from thawd.server.code_watch import CodeWatcher
 from thawd.server.debugged_functions import held_up, stale_code_watcher
@@ -56,16 +54,6 @@ _GUARD_S = 1.0
 # the disk hangs.
 _SETTLE_S = 2.0
 _KEEP_S = 10.0
-# The time for which a thread can keep Python's interpreter lock (GIL) while another thread waits for it. A store's
-# thread needs the lock again after each step of SQLite. With Python's default of 5 ms, only half as many events could
-# be stored in a second.
-_SWITCH_S = 0.0001
-# The threshold's number and its initial value in glibc; see `_give_memory_back`. Source: glibc's malloc.h.
-_M_MMAP_THRESHOLD = -3
-_RETURNED_BYTES = 128 << 10
-# Source: <linux/prctl.h>.
-_PR_SET_CHILD_SUBREAPER = 36
-
 # If publications take longer, a line says how many functions are left.
 _NOTE_AFTER_S = 2.0
 
@@ -413,10 +401,7 @@ def run(  # noqa: PLR0913 - what the command has prepared
     """
     if settings.server.user is not None:
         become(settings.server.user, data=settings.server.data)
-    sys.setswitchinterval(_SWITCH_S)
-    threads.spare_address_space()
-    _give_memory_back()
-    _adopt_strays()
+    process_settings.apply()
     quieten_uvicorn()
     server = Server(settings, environ=environ, aws=aws, project=project, emulator=emulator, debugging=debugging)
     has_ended = False
@@ -488,31 +473,4 @@ async def _guarded(work: Coroutine[None, None, None]) -> None:
             f"thawd: something failed inside thawd: {error!r}",
             level="error",
             traceback="".join(traceback.format_exception(error)).rstrip(),
-        )
-
-
-def _give_memory_back() -> None:
-    """Have glibc return each freed block of memory of at least `_RETURNED_BYTES` to the system immediately.
-
-    By default glibc raises this limit, up to 32 MiB, when a larger block is freed. Then the memory for the bodies of a
-    hundred slow requests could stay with this process. Source: mallopt(3), M_MMAP_THRESHOLD.
-    """
-    with contextlib.suppress(OSError, AttributeError):  # the C library is not glibc
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
-
-
-def _adopt_strays() -> None:
-    """Become the parent of processes that functions leave behind, so that thawd can end them with their environment.
-
-    Source: prctl(2), PR_SET_CHILD_SUBREAPER, Linux 3.4.
-    """
-    try:
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-    except AttributeError:
-        return  # not Linux
-    if prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0:
-        reason = os.strerror(ctypes.get_errno())
-        complain(
-            f"thawd: prctl(PR_SET_CHILD_SUBREAPER) was refused ({reason}); processes that functions detach may "
-            "continue to run when their environments have ended"
         )
