@@ -9,8 +9,6 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from thawd.wire.frames import LONGEST_LOGGED
-
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -161,6 +159,8 @@ def note_logged(request_id: str, error: BaseException) -> None:
 
     Web frameworks handle exceptions themselves: they log them, and answer with status 500.
     """
+    from thawd.wire.frames import LONGEST_LOGGED  # not in the layer of `deployed_application`, which does not call this
+
     if len(logged) >= _MOST_LOGGED:
         logged.clear()
     if isinstance(error, Fault):

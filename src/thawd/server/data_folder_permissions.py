@@ -19,7 +19,13 @@ _OWN_FOLDERS = frozenset(
     {"tables", "logs", "code", "packages", "environments", "images", "tmp", "snapshots", "aws", "uv", "cluster"}
 )
 _OWN_FILES = frozenset({"running", "lock", "address.json", "restore-unfinished", "snapshots.key", "machine"})
-_OWN_BEGINNINGS = ("thawd.db", "records.db", ".thawd-", *(f"{folder}.before-restore-" for folder in _OWN_FOLDERS))
+_OWN_BEGINNINGS = (
+    "thawd.db",
+    "records.db",
+    "newest-thawd",
+    ".thawd-",
+    *(f"{folder}.before-restore-" for folder in _OWN_FOLDERS),
+)
 # Folders whose files are made private one by one; in the others, the mode of the folder protects the files.
 _WITH_FILES = ("tables", "logs", "code", "snapshots", "aws", "cluster")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -19,8 +20,14 @@ def note(folder: Path) -> None:
         return
     written = folder / f"{_FILE}.new"
     with contextlib.suppress(OSError):
-        written.write_text(f"{__version__}\n")
+        with open(written, "w", opener=_private) as file:
+            file.write(f"{__version__}\n")
         written.replace(folder / _FILE)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file, as the argument `opener` of `open`. A new file is readable only by its owner."""
+    return os.open(path, flags, 0o600)
 
 
 def newest(folder: Path) -> str | None:
