@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.report import BenchmarkError
+from benchmarks import machine
+from benchmarks.report import AT_MOST, BenchmarkError, Figure
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUILD = REPOSITORY / "build"
@@ -198,3 +200,20 @@ def cpu_s(pid: int) -> float:
     Source: Linux, include/linux/posix-timers.h: the clock of a process, which clock_getcpuclockid(3) returns.
     """
     return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
+
+
+def changed_handler(took_ms: Sequence[float], *, most_ms: float) -> Figure:
+    """Return the figure for changes of a handler.
+
+    Args:
+        took_ms: for each change, the time from writing the file until the new handler answered, milliseconds.
+        most_ms: the bound for the median on the machine where it was set, milliseconds.
+    """
+    return Figure(
+        "from writing a changed handler to its answer",
+        statistics.median(took_ms),
+        "ms",
+        AT_MOST,
+        machine.bound(most_ms),
+        f"{min(took_ms):.0f} to {max(took_ms):.0f} ms",
+    )
