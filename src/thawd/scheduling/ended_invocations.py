@@ -144,17 +144,13 @@ class Reporting:
         if sampler is None:
             sampler = metrics.sampler = Sampler(self._per_s)
         ended_s = times[1]
-        if (
-            ended_s < sampler.next_s
-            and result.function_error is None
-            and result.init_ms is None
-            and not invocation.is_always_recorded
-            and not _is_server_error(invocation, result)
-        ):
+        is_success = result.function_error is None and not _is_server_error(invocation, result)
+        if ended_s < sampler.next_s and is_success and result.init_ms is None and not invocation.is_always_recorded:
             sampler.skipped += 1
             return
         result.is_recorded = True
-        self._record(EndedInvocation(invocation, result, None, times[0], ended_s, time.time(), sampler.take(ended_s)))
+        stands_for = sampler.take(ended_s, is_success=is_success)
+        self._record(EndedInvocation(invocation, result, None, times[0], ended_s, time.time(), stands_for))
 
     def refused(self, metrics: FunctionMetrics, invocation: Invocation, error: BaseException, asked_s: float) -> None:
         """An invocation has ended with an error instead of a result, for example because it was throttled.

@@ -24,9 +24,17 @@ class Sampler:
         self.next_s = time.monotonic() - self._burst_s if per_s > 0 else float("inf")
         self.skipped = 0
 
-    def take(self, now_s: float) -> int:
-        """Count one record. Return how many invocations it stands for: itself, and those skipped since the last."""
+    def take(self, now_s: float, *, is_success: bool = True) -> int:
+        """Count one record. Return how many invocations it stands for.
+
+        Args:
+            now_s: the time, ``time.monotonic()`` seconds.
+            is_success: whether it is one of those that are sampled: it stands for itself, and for those skipped since
+                the last one. A record of a failure stands for itself alone.
+        """
         # The theoretical arrival time of the generic cell rate algorithm (ITU-T I.371), less the burst.
         self.next_s = max(self.next_s, now_s - self._burst_s) + self._interval_s
+        if not is_success:
+            return 1
         stands_for, self.skipped = self.skipped + 1, 0
         return stands_for

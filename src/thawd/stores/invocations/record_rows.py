@@ -131,8 +131,8 @@ class InvocationRow(NamedTuple):
         handler_ms: time in the handler.
         event_bytes: size of the event.
         answer_bytes: size of the answer.
-        stands_for: how many invocations it represents: itself, and those since the last record that were not recorded
-            because there were too many.
+        stands_for: how many invocations it represents: itself, and those since the last record with the same outcome
+            that were not recorded because there were too many.
         log_stream: the log stream of its environment; empty if no environment ran it.
         trace: the trace that it belongs to, ``Root`` of its trace header; empty: none.
     """
