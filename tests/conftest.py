@@ -47,6 +47,7 @@ FOLDERS = (
     "durability",
     "integration",
     "native",
+    "processes",
     "earlier",
     "conformance",
     "endurance",

@@ -13,7 +13,7 @@ from tests.clients import KEYS
 from tests.image_roots import add_image
 from tests.integration.conftest import Running
 from tests.integration.emulated import AwsAt
-from tests.unit.registry_server import RegistryServer, running_registry
+from tests.processes.registry_server import RegistryServer, running_registry
 from thawd.cli.program import main
 from thawd.deploy.aws import image_repository
 from thawd.deploy.aws.account import Access, AwsSession

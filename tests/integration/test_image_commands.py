@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests import prestarted
+from tests.processes.registry_server import running_registry
 from tests.registries import docker_registry
-from tests.unit.registry_server import running_registry
 from thawd.deploy.images.run_instruction import Command, run
 from thawd.oci.image_store import Images
 from thawd.oci.root import Root

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.image_roots import add_image
-from tests.unit.registry_server import running_registry
+from tests.processes.registry_server import running_registry
 from thawd.oci import image_lookup, references
 from thawd.oci.image_store import Images
 from thawd.snapshot.engine import unavailable

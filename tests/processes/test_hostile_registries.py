@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes.registry_server import RegistryServer, running_registry
 from tests.unit.oci_layers import add_image, digest, entry, layer
-from tests.unit.registry_server import RegistryServer, running_registry
 from thawd.errors import ImageError, RegistryError
 from thawd.oci import documents, image_lookup
 from thawd.oci.documents import Descriptor, Index, Manifest, Platform

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.real_spawner import Platform, invocation
+from tests.processes.real_spawner import Platform, invocation
 from thawd.environments.starts.engine_files import Engine
 from thawd.snapshot.engine import unavailable
 from thawd.snapshot.store.images import SnapshotStore

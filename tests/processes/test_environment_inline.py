@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.processes.real_spawner import Platform, invocation, no_services
 from tests.unit.execution_fakes import claim, within
-from tests.unit.real_spawner import Platform, invocation, no_services
 from thawd.environments.channels import Channels
 from thawd.environments.environment import Environment
 from thawd.invocation import StartKind

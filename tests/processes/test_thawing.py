@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes.real_spawner import Platform, descriptors, invocation
 from tests.unit.execution_fakes import claim, until, within
-from tests.unit.real_spawner import Platform, descriptors, invocation
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts import fastest_start, thaw_fork_cold
 from thawd.environments.starts.engine_files import Engine

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.processes.real_spawner import descriptors, invocation, platform
 from tests.unit.execution_fakes import claim, until, within
-from tests.unit.real_spawner import descriptors, invocation, platform
 from thawd.environments.init_phase import InitError
 from thawd.errors import ServiceException
 from thawd.invocation import StartKind

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.processes.real_spawner import Platform, invocation, no_services, platform
 from tests.unit.execution_fakes import claim, until, within
-from tests.unit.real_spawner import Platform, invocation, no_services, platform
 from thawd.environments.channels import Channels
 from thawd.environments.child_processes import Children
 from thawd.environments.concurrent_environment import ConcurrentEnvironment

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.processes.registry_server import RegistryServer, _Handler, running_registry
 from tests.unit.chunk_stores import KEY, Machine, elsewhere
-from tests.unit.registry_server import RegistryServer, _Handler, running_registry
 from thawd.config.findings import Findings
 from thawd.config.store_urls import read_registry_url
 from thawd.errors import ResourceNotFoundException, StoreError
