@@ -128,9 +128,31 @@ def test_an_unsigned_request_is_refused_and_routes_are_as_open_as_before(running
     assert SECRET not in "".join(running.output)
 
 
+@pytest.mark.parametrize(
+    "method, path",
+    [
+        ("GET", "/_thawd/sources"),
+        ("POST", "/_thawd/sources/orders/pause"),
+        ("POST", "/_thawd/cluster/drain"),
+        ("POST", "/_thawd/cluster/leave"),
+        ("POST", "/_thawd/dead/redrive"),
+        ("GET", "/_thawd/invocations"),
+    ],
+)
+def test_what_changes_or_shows_the_work_of_a_server_must_be_signed(running: Running, method: str, path: str) -> None:
+    request = urllib.request.Request(running.url + path, method=method)
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(request, timeout=60)
+    with error.value as answer:
+        assert answer.code == 403
+    assert error.value.headers["x-amzn-errortype"] == "MissingAuthenticationTokenException"
+
+
 def test_the_command_line_signs(running: Running) -> None:
     done = running.project.command("invoke", "echo", "-p", '{"a": 1}')
     assert (done.returncode, json.loads(done.stdout)) == (0, {"a": 1}), done.stderr
+    done = running.project.command("source", "list")
+    assert done.returncode == 0, done.stderr
 
 
 def test_with_a_key_as_well_either_lets_in(project: Project) -> None:

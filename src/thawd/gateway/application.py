@@ -281,8 +281,10 @@ class Application:
         return shared is not None and allows(shared, origin)
 
     def _is_api(self, scope: Scope) -> bool:
-        """Whether `gate` checks the request: whether it is for an API of AWS, the queue, records or machines."""
+        """Whether `gate` checks the request: it is for an API of AWS, the queue, records, machines, or sources."""
         path: str = scope["path"]
+        if path == SOURCES_PREFIX or path.startswith((SOURCES_PREFIX + "/", CLUSTER_PREFIX + "/")):
+            return True
         for own in (self.parts.queue, self.parts.invocations, self.parts.machines):
             if own is not None and own.claims(path):
                 return True

@@ -228,8 +228,9 @@ SERVER = (
     Option(
         "access_keys",
         kinds.table('a table of access key ids and secrets, such as { AKIALOCAL = "a-long-secret" }', secret=True),
-        "Access keys for signed requests. If there are any, the Lambda, Logs and queue APIs accept only requests that "
-        "are signed with one of them or that contain the value of the option `key`. Access keys are safer in the "
+        "Access keys for signed requests. If there are any, AWS's APIs but S3's, and those of thawd for the queue, "
+        "sources, records and machines, accept only requests that are signed with one of them or that contain the "
+        "value of the option `key`. Access keys are safer in the "
         "environment variable `THAWD_ACCESS_KEYS` than in this file.",
         "{}",
     ),
