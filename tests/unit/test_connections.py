@@ -404,3 +404,51 @@ def test_a_mistake_with_one_connection_does_not_keep_the_others_from_being_close
                 await asyncio.sleep(0)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_trailers_of_a_chunked_body_never_become_headers(pieces: int) -> None:
+    async def scenario() -> list[tuple[bytes, bytes]]:
+        seen: list[tuple[bytes, bytes]] = []
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            while (await receive()).get("more_body"):
+                pass
+            seen.extend(scope["headers"])
+            await respond(send, 200, [], b"")
+
+        connection, transport = connect(application)
+        head = b"POST /x HTTP/1.1\r\nHost: a\r\nX-User: alice\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n"
+        trailers = b"X-User: admin\r\nAuthorization: Bearer key\r\n\r\n"
+        for piece in [head + trailers] if pieces == 1 else [head, trailers]:
+            connection.data_received(piece)
+            await asyncio.sleep(0)
+        await until_answered(transport, 1)
+        connection.server_connections.leave(connection)
+        return seen
+
+    assert asyncio.run(scenario()) == [(b"host", b"a"), (b"x-user", b"alice"), (b"transfer-encoding", b"chunked")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "words"),
+    [
+        (b"Host: a\r\nHost: b\r\n", 400, b"several Host headers"),
+        (b"Host: a\r\nTransfer-Encoding: gzip, chunked\r\n", 501, b"'gzip, chunked' is not supported"),
+        (b"Host: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", 501, b"'gzip,chunked' is not"),
+    ],
+)
+def test_a_head_that_a_proxy_may_understand_differently_is_refused(lines: bytes, status: int, words: bytes) -> None:
+    async def scenario() -> bytes:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            raise AssertionError("the application must not get the request")
+
+        connection, transport = connect(application)
+        connection.data_received(b"POST /x HTTP/1.1\r\n" + lines + b"\r\n0\r\n\r\n")
+        await asyncio.sleep(0)
+        connection.server_connections.leave(connection)
+        return transport.written
+
+    written = asyncio.run(scenario())
+    assert written.startswith(b"HTTP/1.1 %d " % status)
+    assert words in written

@@ -31,7 +31,7 @@ from thawd.gateway.http import Scope
 from thawd.gateway.http_server.answers import Answer, Outlet, expecting
 from thawd.gateway.http_server.heads import RequestHead
 from thawd.gateway.http_server.limits import Connections
-from thawd.gateway.http_server.refusals import NextRequestError, TooManyHeadersError, refusal, too_many_headers
+from thawd.gateway.http_server.refusals import NextRequestError, RefusedHeadError, refusal, too_many_headers
 from thawd.system.inline import run_inline
 
 _END_OF_HEAD = b"\r\n\r\n"
@@ -272,7 +272,7 @@ class Connection(HttpToolsProtocol):
         if not self.cycle.response_complete:
             self.deadline_s = self.loop.time() + self.limits.stall_s
         if self._parse(data, at, end):
-            self._check_headers()  # the parser adds trailers to the headers
+            self._check_headers()  # now those of the trailers
             if self._framing_bytes > self.limits.head_bytes and not self._is_discarding:
                 self._refuse_rest(
                     400, f"A size line or the trailers of the chunked body exceed {self.limits.head_bytes} bytes"
@@ -292,8 +292,8 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, NextRequestError):
                 self._drop_next()
-            elif isinstance(error.__context__, TooManyHeadersError):
-                self._refuse_rest(431, too_many_headers(self.limits.headers))
+            elif isinstance(error.__context__, RefusedHeadError):
+                self._refuse_rest(error.__context__.status, str(error.__context__))
             else:
                 self._refuse_rest(400, "Invalid HTTP request received.")
             return False
@@ -355,8 +355,9 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Called by the parser when it has read all headers of a request."""
         if len(self.headers) > self.limits.headers:
-            raise TooManyHeadersError
+            raise RefusedHeadError(431, too_many_headers(self.limits.headers))
         head = self._last_head = RequestHead(self.parser, self.url, self.headers, self._scope)
+        self.headers = []  # trailers must not become headers. Source: RFC 9110, 6.5.1
         self._begin(head)
         # The parser would treat the body of a request for an upgrade as data of the other protocol.
         self._is_past_parser = head.asks_for_upgrade and head.body_bytes != 0

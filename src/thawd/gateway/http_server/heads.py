@@ -13,6 +13,7 @@ from typing import Any
 import httptools
 
 from thawd.gateway.http import ARRIVED, Scope, keep_by_name
+from thawd.gateway.http_server.refusals import RefusedHeadError
 
 # A longer head is parsed each time, so that connections keep little memory.
 _MOST_KEPT_BYTES = 2048
@@ -54,6 +55,7 @@ class RequestHead:
 
         Raises:
             httptools.HttpParserInvalidURLError: the target is not a URL.
+            RefusedHeadError: there are several Host headers, or the body has a coding that thawd does not know.
         """
         http_version = parser.get_http_version()
         parsed = httptools.parse_url(url)
@@ -68,6 +70,7 @@ class RequestHead:
             "headers": headers,
         }
         by_name = keep_by_name(self._scope)
+        _check(headers, by_name)
         self.body_bytes = _announced_bytes(by_name)
         self.keep_alive: bool = http_version != "1.0" and parser.should_keep_alive()
         self.expects_continue = b"expect" in by_name and any(
@@ -88,6 +91,24 @@ class RequestHead:
         scope = self._scope.copy()
         scope[ARRIVED] = time.monotonic()
         return scope
+
+
+def _check(headers: list[tuple[bytes, bytes]], by_name: dict[bytes, bytes]) -> None:
+    """Refuse a head that a proxy and thawd may understand differently.
+
+    Raises:
+        RefusedHeadError: see `RequestHead`.
+
+    Source: RFC 9112, 3.2 "Request Target", 6.1 "Transfer-Encoding".
+    """
+    if [name for name, _ in headers].count(b"host") > 1:
+        raise RefusedHeadError(400, "The request has several Host headers; send one")
+    if b"transfer-encoding" in by_name:
+        codings = b",".join(value for name, value in headers if name == b"transfer-encoding")
+        if codings.strip().lower() != b"chunked":
+            raise RefusedHeadError(
+                501, f"The transfer coding {codings.decode('latin-1')[:80]!r} is not supported; send chunked only"
+            )
 
 
 def _announced_bytes(by_name: dict[bytes, bytes]) -> int | None:

@@ -8,6 +8,7 @@ _REASONS = {
     400: "Bad Request",
     408: "Request Timeout",
     431: "Request Header Fields Too Large",
+    501: "Not Implemented",
     503: "Service Unavailable",
 }
 
@@ -25,8 +26,16 @@ def refusal(status: int, message: str) -> bytes:
     return head % (status, _REASONS[status].encode(), len(body), retry) + body
 
 
-class TooManyHeadersError(Exception):
-    """The request has too many headers. Raised in a method that the parser calls, which ends parsing."""
+class RefusedHeadError(Exception):
+    """The head of a request is refused. Raised in a method that the parser calls, which ends parsing.
+
+    Attributes:
+        status: one of `_REASONS`.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class NextRequestError(Exception):
