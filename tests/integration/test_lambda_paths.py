@@ -19,8 +19,12 @@ import pytest
 
 from tests.integration.conftest import Project, Running, eventually
 from thawd.snapshot.disk.places import make_mount_points
+from thawd.snapshot.disk.temporary_folders import in_tmp
 
-pytestmark = pytest.mark.skipif(make_mount_points() is not None, reason=str(make_mount_points()))
+pytestmark = [
+    pytest.mark.skipif(make_mount_points() is not None, reason=str(make_mount_points())),
+    pytest.mark.skipif(in_tmp([Path(__file__)]) is not None, reason="thawd itself lies in /tmp"),
+]
 
 CODE = """
 import mmap, os, random, subprocess, sys, traceback
