@@ -12,6 +12,7 @@ import click
 
 from thawd.cli import up as up_module
 from thawd.cli.client import fetch, message_of, refusal, request
+from thawd.cli.cluster_backup import backup, restore
 from thawd.cli.exits import fail
 from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import print_text
@@ -256,3 +257,7 @@ def _say_drained(document: dict[str, Any]) -> None:
     events = document["handed_over"]
     handed = f"; others run {events:,} events that waited here" if events else ""
     click.echo(f"this machine is drained{handed}")
+
+
+group.add_command(backup)
+group.add_command(restore)

@@ -9,6 +9,7 @@
 - `links`: connections that this machine opens, and requests that it forwards over them
 - `listening`: connections that it accepts, and requests that it runs for others
 - `questions`: what machines read of each other: overviews, logs, queues, records
+- `own_state`: what a machine has for itself, sent to another one that makes a backup
 - `overview`: all machines, as each describes itself
 - `channel`: the frames on these connections
 - `handshake`: how two machines prove that they belong to the same cluster

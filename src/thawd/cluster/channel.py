@@ -7,8 +7,9 @@ A connection that is lost takes one request with it, and no other. Kinds of fram
 - SUMMARY: a machine describes itself (`thawd.cluster.machine_index.Summary`). No answer.
 - INVOKE: run a request. Answers: ALIVE any number of times, PART for each part of a streamed answer, and then RESULT,
   ERROR, or REFUSED. REFUSED says that nothing has run.
-- ASK: read something of the other machine (`thawd.cluster.questions`). Answers: ALIVE any number of times, and then
-  TOLD or ERROR. A machine with an older thawd does not know ASK, and ends the connection.
+- ASK: read something of the other machine (`thawd.cluster.questions`). Answers: ALIVE any number of times, PART for
+  each part of an answer that is sent in parts, and then TOLD or ERROR. A machine with an older thawd does not know
+  ASK, and ends the connection.
 """
 
 from __future__ import annotations

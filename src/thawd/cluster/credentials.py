@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 FOLDER = "cluster"
 _AUTHORITY, _AUTHORITY_KEY, _MACHINE, _KEY = "authority.pem", "authority-key.pem", "machine.pem", "key"
+SAVED = (_AUTHORITY, _AUTHORITY_KEY, _KEY)
+"""Names of the files that `saved` returns."""
 # Machines whose clocks are wrong by less than a day accept each other. Certificates are not renewed.
 _SKEW = datetime.timedelta(days=1)
 _VALID = datetime.timedelta(days=3650)
@@ -202,6 +204,43 @@ def create(data: Path, name: str) -> None:
         own = x509.load_pem_x509_csr(request.text.encode()).public_key()
         certificate = _signed(name, subject, own, private, is_authority=False)
         request.store(Granted(authority, _pem(private), certificate, secrets.token_urlsafe(32)), data)
+
+
+def saved(data: Path) -> dict[str, bytes]:
+    """The files of a data folder that all machines of the cluster have: its authority, with the key, and its key.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return {name: (data / FOLDER / name).read_bytes() for name in SAVED}
+
+
+def restore(folder: Path, data: Path, name: str) -> None:
+    """Give a machine credentials of the cluster whose files `saved` returned.
+
+    Args:
+        folder: has these files.
+        data: the machine's data folder.
+        name: the machine's name.
+
+    Raises:
+        CredentialsError: the library for certificates is not installed, or the files are no keys.
+        OSError: a file cannot be read or written.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+
+    with _needing_library():
+        authority, private, key = ((folder / each).read_text() for each in SAVED)
+        request = Request(name)
+        try:
+            signer = x509.load_pem_x509_certificate(authority.encode())
+            signing: EllipticCurvePrivateKey = serialization.load_pem_private_key(private.encode(), None)  # type: ignore[assignment]
+        except ValueError:
+            raise CredentialsError(f"{folder} has no keys of a cluster") from None
+        own = x509.load_pem_x509_csr(request.text.encode()).public_key()
+        certificate = _signed(name, signer.subject, own, signing, is_authority=False)
+        request.store(Granted(authority, private, certificate, key), data)
 
 
 def exist(data: Path) -> bool:

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from thawd.cluster import channel
@@ -129,6 +129,7 @@ class Router(Host):
         links: connections to the other machines, by name.
         counts: what happened to requests.
         questions: answers questions of other machines, by name.
+        answered_in_parts: answers those questions whose answers are sent in parts.
         draining: whether this machine takes no more requests of others.
         refuses_new: whether requests that enter here run only on other machines.
     """
@@ -149,6 +150,7 @@ class Router(Host):
         self.links: dict[str, Links] = {}
         self.counts = ForwardCounts()
         self.questions: Mapping[str, Question] = {}
+        self.answered_in_parts: Mapping[str, Callable[[], AsyncGenerator[bytes]]] = {}
         self.draining = False
         self.refuses_new = False
         self._own = own
@@ -298,6 +300,11 @@ class Router(Host):
     async def tell(self, question: str, arguments: Mapping[str, str]) -> bytes:
         """Answer a question of another machine (`Host`)."""
         return await answer(self.questions, question, arguments)
+
+    def tell_parts(self, question: str) -> AsyncGenerator[bytes] | None:
+        """Answer a question of another machine in parts (`Host`)."""
+        told = self.answered_in_parts.get(question)
+        return None if told is None else told()
 
     def heard(self, machine: str, summary: Summary) -> None:
         """Use the summary of another machine (`Host`)."""

@@ -10,9 +10,10 @@ Guarantees:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from thawd.invocation import Invocation, Result, StartKind
 from thawd.wire.response_stream import ResponseStream
 
 _HANDSHAKE_S = 5.0
+_OF_AN_ANSWER = {"type": "application/octet-stream", "version": ""}
 _MOST_UNKNOWN = 100  # connections that have not proved yet that they have the key
 
 
@@ -61,6 +63,10 @@ class Host:
             ThawdError: it cannot be answered.
         """
         raise NotImplementedError
+
+    def tell_parts(self, question: str) -> AsyncGenerator[bytes] | None:
+        """Return the answer to a question whose answer is sent in parts; None: it is no such question."""
+        return None
 
     def heard(self, machine: str, summary: Summary) -> None:
         """Use the summary of another machine."""
@@ -222,8 +228,16 @@ class AcceptedLink(Channel):
 
     async def _tell(self, head: Mapping[str, Any]) -> None:
         try:
+            question = str(head["question"])
             arguments = {str(name): str(value) for name, value in head["arguments"].items()}
-            self.send(channel.TOLD, None, await self._listener.host.tell(str(head["question"]), arguments))
+            if (parts := self._listener.host.tell_parts(question)) is not None:
+                async with contextlib.aclosing(parts):
+                    async for part in parts:
+                        self.send(channel.PART, _OF_AN_ANSWER, part)
+                        await self.sent()
+                self.send(channel.TOLD, None)
+            else:
+                self.send(channel.TOLD, None, await self._listener.host.tell(question, arguments))
         except ThawdError as error:
             self.send(channel.ERROR, error_head(error))
         except Exception as error:  # a bug must not leave the other machine waiting

@@ -9,12 +9,11 @@ anything.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,29 +22,31 @@ import msgspec
 from thawd import __version__
 from thawd.config import Settings
 from thawd.errors import NothingStored, StoreError
+from thawd.server.backup_files import (
+    MANIFEST,
+    FileSum,
+    Say,
+    explained,
+    files_in,
+    require_whole_files,
+    staged_beside,
+    sums_in,
+    write_private,
+)
 from thawd.server.port_and_folder_locks import lock
 from thawd.stores import backup, schema
 from thawd.stores.database import APPLICATION_ID
 from thawd.stores.tables import sqlite
 from thawd.system import folders
 
-MANIFEST = "manifest.json"
 FORMAT = 1
+SENT_COPY = ".thawd-own-state"
+"""Name of a folder in the data folder: a copy of the machine's own state while it is sent to another machine."""
 UNFINISHED = "restore-unfinished"
 """Name of a file that exists in the data folder during a restore. It contains the path of the backup."""
 _STATE = "thawd.db"
 _CONFIGURATION = "thawd.toml"
-_CHUNK_BYTES = 1 << 20
 _SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")
-
-Say = Callable[[str], None]
-
-
-class FileSum(msgspec.Struct, frozen=True):
-    """Size in bytes and SHA-256 checksum of a file in a backup."""
-
-    size: int
-    sha256: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,66 +86,44 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
     Raises:
         StoreError: a file cannot be read or written, or is damaged; the incomplete backup is removed.
     """
-    folder = folder.resolve()
-    with _explained(folder):
-        if folder.exists() and not folder.is_dir():
-            raise StoreError(f"no backup can be written to {folder}: it is a file; name a new folder")
-        if folder.is_dir() and any(folder.iterdir()):
-            raise StoreError(
-                f"no backup can be written to {folder}: it exists already and is not empty; name a new folder"
-            )
-    for source in (settings.server.data, *(bucket.path for bucket in settings.buckets.values())):
-        if folder.is_relative_to(source.resolve()):
-            raise StoreError(
-                f"no backup can be written to {folder}: it is inside {source}, which is backed up; name a folder "
-                "outside of it"
-            )
+    sources = (settings.server.data, *(bucket.path for bucket in settings.buckets.values()))
+    with staged_beside(folder, sources) as staged:
+        require_state(settings)
+        return copy_into(settings, staged, with_buckets=with_buckets, say=say)
+
+
+def require_state(settings: Settings) -> None:
+    """Check that there is something to back up.
+
+    Raises:
+        StoreError: there is no state file.
+    """
     if not (settings.server.data / _STATE).exists():
         raise StoreError(
             f"there is nothing to back up: {settings.server.data / _STATE} does not exist; `thawd up` creates it"
         )
-    staged = folder.with_name(f"{folder.name}.unfinished")
-    shutil.rmtree(staged, ignore_errors=True)
-    try:
-        _begin(staged)
-        with _explained(staged):
-            # Code is copied both before and after the state file, so that the backup has all code that the copied state
-            # file names. The first copy has code that a deployment removes later. The second copy has code that a
-            # deployment added before the state file was copied.
-            _copy_code(settings, staged, say)
-        _copy_databases(settings, staged, say)
-        with _explained(staged):
-            _copy_code(settings, staged, say)
-            _copy_files(settings, staged, with_buckets=with_buckets, say=say)
-            manifest = _describe(settings, staged, with_buckets=with_buckets)
-            (staged / MANIFEST).touch(mode=0o600)
-            (staged / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
-            folders.sync_all(staged)
-            if folder.exists():
-                folder.rmdir()
-            staged.rename(folder)
-            folders.sync(folder.parent)
-    except BaseException:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise
-    return manifest
 
 
-def _begin(staged: Path) -> None:
-    """Make the folder in which a backup is written until it is complete; it is beside the backup's own folder.
+def copy_into(
+    settings: Settings, staged: Path, *, with_buckets: bool = False, say: Say = lambda line: None
+) -> Manifest:
+    """Write the files of a backup and their manifest into an existing empty folder.
 
     Raises:
-        StoreError: the folder cannot be made.
+        StoreError: a file cannot be read or written, or is damaged.
     """
-    with _explained(staged):
-        try:
-            staged.mkdir(parents=True, mode=0o700)
-        except PermissionError:
-            parent = next(folder for folder in staged.parents if os.access(folder, os.F_OK))
-            raise StoreError(
-                f"this command (uid {os.geteuid()}) cannot write to {parent}, and must: a backup is written "
-                f"beside its own folder, in {staged}, until it is complete"
-            ) from None
+    with explained(staged):
+        # Code is copied both before and after the state file, so that the backup has all code that the copied state
+        # file names. The first copy has code that a deployment removes later. The second copy has code that a
+        # deployment added before the state file was copied.
+        _copy_code(settings, staged, say)
+    _copy_databases(settings, staged, say)
+    with explained(staged):
+        _copy_code(settings, staged, say)
+        _copy_files(settings, staged, with_buckets=with_buckets, say=say)
+        manifest = _describe(settings, staged, with_buckets=with_buckets)
+        write_private(staged / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+    return manifest
 
 
 def _copy_databases(settings: Settings, staged: Path, say: Say) -> None:
@@ -213,7 +192,7 @@ def _copy_tree(source: Path, target: Path) -> None:
 
 
 def _describe(settings: Settings, staged: Path, *, with_buckets: bool) -> Manifest:
-    files = {os.fsdecode(path.relative_to(staged)): _sum(path) for path in sorted(_files(staged))}
+    files = sums_in(staged)
     return Manifest(
         format=FORMAT,
         thawd=__version__,
@@ -221,29 +200,8 @@ def _describe(settings: Settings, staged: Path, *, with_buckets: bool) -> Manife
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         tables=[name for name in settings.tables if f"tables/{name}.db" in files],
         buckets=list(settings.buckets) if with_buckets else [],
-        files={_printable(path): copied for path, copied in files.items()},
+        files=files,
     )
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for base, _, names in os.walk(folder):
-        for name in names:
-            yield Path(base) / name
-
-
-def _printable(path: str) -> str:
-    """A path as text, with escapes where the name of a file is not Unicode."""
-    return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
-def _sum(path: Path) -> FileSum:
-    """Size and checksum of a file."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return FileSum(size, digest.hexdigest())
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -253,8 +211,11 @@ def read_manifest(folder: Path) -> Manifest:
         StoreError: the folder is not a backup, or a newer version of thawd made it.
     """
     try:
-        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
-    except (OSError, msgspec.MsgspecError) as error:
+        content = (folder / MANIFEST).read_bytes()
+        if msgspec.json.decode(content).get("kind"):
+            raise StoreError(f"{folder} is the backup of a cluster; `thawd cluster restore {folder}` restores it")
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except (OSError, AttributeError, msgspec.MsgspecError) as error:
         raise StoreError(
             f"{folder} is not a backup of thawd ({error}); name a folder that `thawd backup` made"
         ) from None
@@ -282,11 +243,8 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
     """
     manifest = read_manifest(folder)
     say("checking the backup")
-    with _explained(folder):
-        present = {_printable(os.fsdecode(path.relative_to(folder))): path for path in _files(folder)}
-        for name, expected in manifest.files.items():
-            if name not in present or _sum(present[name]) != expected:
-                raise StoreError(f"nothing was restored: the file {name} in the backup {folder} is missing or damaged")
+    with explained(folder):
+        require_whole_files(folder, manifest.files)
     places = _places(settings, folder, manifest)
     with lock(settings.server.data) as held:
         for note in held.notes:
@@ -296,18 +254,18 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
             raise StoreError(f"nothing was restored: {_conflicts(taken)}")
         stamp = _stamp(taken)
         unfinished = settings.server.data / UNFINISHED
-        with _explained(unfinished):
+        with explained(unfinished):
             unfinished.write_bytes(os.fsencode(folder))
             folders.sync(unfinished)
             folders.sync(unfinished.parent)
         for source, target in places:
-            with _explained(target):
+            with explained(target):
                 staged = _stage(source, target)
                 if source.name == _STATE:
                     for name in manifest.buckets:
                         backup.adopt_objects(staged, name, _objects(settings.buckets[name].path))
                 _put(staged, target, stamp, say)
-        with _explained(unfinished):
+        with explained(unfinished):
             unfinished.unlink()
             folders.sync(unfinished.parent)
     return manifest
@@ -338,7 +296,7 @@ def require_whole(data: Path) -> None:
 
 
 def _objects(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
-    for path in _files(folder):
+    for path in files_in(folder):
         yield os.fsencode(path.relative_to(folder)), path.stat()
 
 
@@ -412,11 +370,3 @@ def _put(staged: Path, target: Path, stamp: str, say: Say) -> None:
     staged.rename(target)
     say(f"{target} is restored")
     folders.sync(target.parent)
-
-
-@contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, shutil.Error) as error:
-        raise StoreError(f"{getattr(error, 'filename', None) or path} cannot be read or written: {error}") from error

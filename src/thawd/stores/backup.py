@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from thawd.errors import StoreError
 from thawd.stores import sqlite_file
 from thawd.stores.database import Database
+from thawd.stores.events import copied_events
 from thawd.stores.objects.catalog import signed
 from thawd.system import folders
 
@@ -18,6 +19,7 @@ _BUSY_TIMEOUT_S = 5.0
 RESCUED = ".rescued-"
 """The name of a rescued copy is the database's name, then this, then the time of the rescue."""
 _PAGES_A_STEP = 1024
+_KEYS_AT_ONCE = 1000
 
 Progress = Callable[[int, int], None]
 """Called with the number of pages copied so far, and the number of all pages."""
@@ -122,6 +124,37 @@ def require_sound(connection: sqlite3.Connection, path: Path) -> None:
             f"{path}: this copy is damaged ({first}), probably because the original is; to save what can still be "
             "read of the original, use `sqlite3 ORIGINAL .recover`"
         )
+
+
+def drop_copied(path: Path, existing: Callable[[Sequence[str]], set[str]]) -> int:
+    """Remove the events from a state file whose copies are elsewhere, so that a backup has each event once.
+
+    Args:
+        path: a state file that no process uses.
+        existing: returns those of some keys of copies that exist elsewhere.
+
+    Returns:
+        How many events were removed.
+
+    Raises:
+        StoreError: the file cannot be used.
+    """
+    removed, after = 0, ""
+    try:
+        connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            connection.execute("BEGIN")
+            while keys := copied_events.keys(connection, after=after, limit=_KEYS_AT_ONCE):
+                removed += len(copied_events.remove_moved(connection, sorted(existing(keys))))
+                after = keys[-1]
+            connection.execute("COMMIT")
+            if removed:
+                connection.execute("VACUUM")
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise sqlite_file.explain(path, error) from error
+    return removed
 
 
 def adopt_objects(path: Path, bucket: str, files: Iterable[tuple[bytes, os.stat_result]]) -> None:

@@ -62,7 +62,7 @@ class ClusterSubsystem:
         self._dispatcher = dispatcher
         self._index = MachineIndex(silence_s=SILENCE_S)
         issuer = None if registered is None else registered.issuer
-        credentials = _credentials(settings, self.own, issuer)
+        credentials = credentials_of(settings, self.own, issuer)
         self.router = Router(
             self.own,
             dispatcher,
@@ -216,7 +216,17 @@ def _is_over(left: _Left) -> bool:
     return time.monotonic() - left.since_s > _LEFT_S
 
 
-def _credentials(settings: ClusterSettings, own: str, issuer: Issuer | None) -> Credentials:
+def credentials_of(settings: ClusterSettings, own: str, issuer: Issuer | None) -> Credentials:
+    """Return what a machine needs for connections of the cluster.
+
+    Args:
+        settings: the cluster.
+        own: name of the machine.
+        issuer: its credentials in the data folder; None: thawd.toml has the key.
+
+    Raises:
+        StartError: a certificate cannot be used.
+    """
     key = settings.key if issuer is None else issuer.key
     if issuer is not None:
         certificate, authority = issuer.files

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import msgspec
 
 from thawd import __version__
+from thawd.cluster import own_state
 from thawd.cluster.forwarding import ClusterDispatcher
 from thawd.cluster.overview import MachineReport, Overview, SeenMachine
 from thawd.cluster.questions import Asker
+from thawd.config import Settings
 from thawd.config.options.functions import LOG_GROUP
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError
 from thawd.gateway.thawd_api.machines import MachinesApi
@@ -25,6 +28,7 @@ from thawd.recording.records import Records
 from thawd.scheduling.pool import Pool
 from thawd.server.assembly.cluster import ClusterSubsystem
 from thawd.server.assembly.execution import ExecutionSubsystem
+from thawd.server.backup import SENT_COPY, copy_into
 from thawd.stores.invocations.record_queries import Filter
 from thawd.stores.invocations.record_rows import InvocationRow
 from thawd.telemetry.logs.groups import path_of_group
@@ -64,14 +68,14 @@ class MachineInputs:
         queue: the queue of events.
         records: the recorded invocations; None: none are recorded.
         status: makes the status document.
-        logs: folder of the logs.
+        settings: returns the configuration.
     """
 
     url: str
     queue: OperatorView
     records: Records | None
     status: Callable[[], Awaitable[Mapping[str, Any]]]
-    logs: Path
+    settings: Callable[[], Settings]
 
 
 class MachinesSubsystem:
@@ -107,6 +111,10 @@ class MachinesSubsystem:
             "record": self._tell_record,
             "find": self._tell_found,
         }
+        cluster.router.answered_in_parts = {own_state.QUESTION: self._send_own_state}
+        self._copying = asyncio.Lock()
+        self._data = inputs.settings().server.data
+        shutil.rmtree(self._data / SENT_COPY, ignore_errors=True)  # of a server that was killed while it sent one
         self.asker = Asker(cluster.own, cluster.router.questions, cluster.links_to)
         self.overview = Overview(
             cluster.own,
@@ -168,7 +176,7 @@ class MachinesSubsystem:
         if not LOG_GROUP.accepts(group):
             raise InvalidParameterValueException(f"group must be {LOG_GROUP.allowed}, not {group[:80]!r}")
         last = _number(arguments, "last")
-        path = path_of_group(self._inputs.logs, group)
+        path = path_of_group(self._data / "logs", group)
         self._execution.launcher.flush_logs()
         async with self._logs_at_once:
             try:
@@ -180,6 +188,21 @@ class MachinesSubsystem:
             except OSError as error:
                 raise StoreError(f"the log {group} cannot be read: {error.strerror}") from error
         return await asyncio.to_thread(msgspec.json.encode, page)
+
+    async def _send_own_state(self) -> AsyncGenerator[bytes]:
+        """Send a backup of this machine's own state: a copy, which is removed afterwards."""
+        folder = self._data / SENT_COPY
+        async with self._copying:
+            try:
+                folder.mkdir(mode=0o700)
+                await asyncio.to_thread(copy_into, self._inputs.settings(), folder)
+                async with contextlib.aclosing(own_state.parts(folder)) as parts:
+                    async for part in parts:
+                        yield part
+            except OSError as error:
+                raise StoreError(f"the machine {self.own} cannot copy its state: {error}") from error
+            finally:
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _make_report(self) -> MachineReport:
         cluster, limits = self._cluster, self._execution.limits

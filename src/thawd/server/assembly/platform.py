@@ -245,8 +245,8 @@ class Platform:
         dispatcher = self.execution.dispatcher
         cluster = self.cluster = ClusterSubsystem(settings, dispatcher, self._registered)
         self._closing.callback(cluster.close)
-        logs = self.settings.server.data / "logs"
-        inputs = MachineInputs(self.url, self.events.operator_view, self.recording.records, self._status, logs)
+        view, records = self.events.operator_view, self.recording.records
+        inputs = MachineInputs(self.url, view, records, self._status, lambda: self.settings)
         self._machines = MachinesSubsystem(cluster, self.execution, inputs)
         await cluster.open()
         if self._registered is not None:

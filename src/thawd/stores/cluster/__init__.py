@@ -9,5 +9,6 @@
 - `concurrency`: how much of each concurrency limit each machine may use
 - `cluster_settings`: settings of the whole cluster
 - `event_copies`, `copier`: copies of each machine's events, which others take over when the machine is dead
+- `saved_tables`: saves the tables to files, and loads them into an empty database
 - `leader_state`: what the leader must know about the leader before it: progress of schedules and streams
 """

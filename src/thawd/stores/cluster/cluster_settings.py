@@ -1,4 +1,4 @@
-"""Settings of the whole cluster, which its first machine decides."""
+"""Settings of the whole cluster, which hold for all its machines."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ def claim(connection: PatientConnection, name: str, value: str) -> str:
     row = connection.execute("SELECT value FROM settings WHERE name = %s", (name,)).fetchone()
     assert row is not None
     return str(row[0])
+
+
+def raise_to(connection: PatientConnection, name: str, value: int) -> None:
+    """Set a setting that is a number, unless it has a larger one."""
+    connection.execute(
+        "INSERT INTO settings VALUES (%s, %s::text) ON CONFLICT (name) DO UPDATE SET value = excluded.value "
+        "WHERE settings.value::bigint < excluded.value::bigint",
+        (name, value),
+    )
 
 
 def found(connection: PatientConnection, name: str) -> str | None:

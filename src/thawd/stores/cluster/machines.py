@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from thawd.stores.tables.postgresql_connection import PatientConnection
 
 _PREFIX = "machine:"
+FIRST_TOLERANT = 3
+"""How many scripts of the schema the machines know that do not say how many."""
 
 # A row with a smaller token was stored by the process that had the machine's lease before.
 _STORE = """
@@ -27,6 +29,12 @@ SELECT machines.name, machines.token, machines.address, machines.summary,
     extract(epoch FROM leases.until - clock_timestamp())::float8
 FROM machines JOIN leases ON leases.name = %s || machines.name AND leases.token = machines.token
 WHERE leases.until > clock_timestamp() ORDER BY machines.name
+"""
+# A machine that has got its lease a moment ago has no row yet.
+_ALIVE = """
+SELECT substr(leases.name, length(%(prefix)s) + 1), coalesce(machines.summary, '')
+FROM leases LEFT JOIN machines ON leases.name = %(prefix)s || machines.name AND leases.token = machines.token
+WHERE starts_with(leases.name, %(prefix)s) AND leases.until > clock_timestamp() ORDER BY 1
 """
 # The lease's row is locked: the machine cannot come back to life before the transaction ends.
 _IS_DEAD = "SELECT until <= clock_timestamp() FROM leases WHERE name = %s FOR UPDATE"
@@ -63,6 +71,33 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float
 
 
+class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a machine says about itself in its summary. Unknown fields are ignored; each later field needs a default.
+
+    Attributes:
+        thawd: its version of thawd; empty: it does not say.
+        schema: how many scripts of the schema it knows (`thawd.stores.cluster.schema`).
+        protocols: oldest and newest version of the protocol between machines that it speaks.
+    """
+
+    thawd: str = ""
+    schema: int = FIRST_TOLERANT
+    protocols: tuple[int, int] = (1, 1)
+
+
+def encoded(about: About) -> bytes:
+    """The summary of a machine."""
+    return msgspec.json.encode(about)
+
+
+def about(summary: bytes) -> About:
+    """What a summary says. A machine with an earlier thawd stores an empty one."""
+    try:
+        return msgspec.json.decode(summary, type=About)
+    except msgspec.DecodeError:
+        return About()
+
+
 def lease_name(machine: str) -> str:
     """Name of the lease of a machine."""
     return _PREFIX + machine
@@ -79,6 +114,24 @@ def living(connection: PatientConnection) -> list[Machine]:
         Machine(name=name, token=token, address=address, summary=bytes(summary), left_s=left_s)
         for name, token, address, summary, left_s in connection.execute(_LIVING, (_PREFIX,))
     ]
+
+
+def older(connection: PatientConnection, *, schema: int) -> list[str]:
+    """The machines that are alive and know fewer scripts of the schema, or do not say how many.
+
+    Args:
+        connection: the connection.
+        schema: number of scripts.
+
+    Returns:
+        Names with versions, for example ``b (thawd 0.1.0)``, in the order of the names.
+    """
+    found = []
+    for name, summary in connection.execute(_ALIVE, {"prefix": _PREFIX}):
+        known = about(bytes(summary))
+        if known.schema < schema:
+            found.append(f"{name} (thawd {known.thawd or 'of an earlier version'})")
+    return found
 
 
 def is_dead(connection: PatientConnection, machine: str) -> bool:

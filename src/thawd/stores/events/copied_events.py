@@ -144,6 +144,12 @@ def copied(connection: sqlite3.Connection, after: str, limit: int) -> list[tuple
     return [(row[0], NewEvent(**dict(zip(_FIELDS, row[1:10], strict=True))), _progress(row[10:])) for row in rows]
 
 
+def keys(connection: sqlite3.Connection, after: str, limit: int) -> list[str]:
+    """Up to `limit` keys of events that have copies, above `after`, in order."""
+    query = "SELECT copy_key FROM events WHERE copy_key > ? ORDER BY copy_key LIMIT ?"
+    return [row[0] for row in connection.execute(query, (after, limit))]
+
+
 _FIELDS = (
     *("function", "payload", "request_id", "source", "row_key", "client_context", "trace_id", "qualifier"),
     "tenant_id",
