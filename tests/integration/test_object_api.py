@@ -8,8 +8,11 @@ import hashlib
 import io
 import os
 import socket
+import threading
 import zlib
 from collections import Counter
+from datetime import timedelta
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -19,6 +22,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.integration.served import Served, code_of, xml_code
+from thawd.gateway.s3 import endpoint
+from thawd.resources import Bucket
 
 
 def test_an_object_put_is_got_listed_and_removed_and_each_is_one_event(served: Served, s3: Any) -> None:
@@ -173,6 +178,100 @@ def test_ranges_and_conditions_are_honoured(served: Served, s3: Any) -> None:
     assert code_of(caught) == "PreconditionFailed"
     s3.put_object(Bucket="uploads", Key="new", Body=b"new", IfNoneMatch="*")
     assert (served.folder / "uploads/k").read_bytes() == b"0123456789"
+
+
+def test_conditions_on_times_are_honoured_unless_there_is_one_on_etags(served: Served, s3: Any) -> None:
+    tag = s3.put_object(Bucket="uploads", Key="k", Body=b"0123456789")["ETag"]
+    at = s3.head_object(Bucket="uploads", Key="k")["LastModified"]
+    before, after = at - timedelta(seconds=1), at + timedelta(seconds=1)
+
+    def outcome(**conditions: Any) -> str:
+        codes = []
+        for ask in (s3.get_object, s3.head_object):
+            try:
+                codes.append(str(ask(Bucket="uploads", Key="k", **conditions)["ContentLength"]))
+            except ClientError as error:
+                codes.append(error.response["Error"]["Code"].replace("PreconditionFailed", "412"))
+        assert codes[0] == codes[1]
+        return codes[0]
+
+    assert [outcome(IfModifiedSince=time) for time in (before, at, after)] == ["10", "304", "304"]
+    assert [outcome(IfUnmodifiedSince=time) for time in (before, at, after)] == ["412", "10", "10"]
+    assert outcome(IfMatch=tag, IfUnmodifiedSince=before) == "10"
+    assert outcome(IfNoneMatch='"other"', IfModifiedSince=after) == "10"
+    for odd in ("yesterday", "Mon, 99 Foo 2026 99:99:99 GMT", "1" * 5000):
+        assert served.request("GET", "/uploads/k", headers={"if-modified-since": odd})[0] == 200
+    # The rest of an interrupted download is sent only if it is the rest of the same version.
+    for version, status in (
+        (tag, 206),
+        ('"other"', 200),
+        (formatdate(at.timestamp(), usegmt=True), 206),
+        (formatdate(after.timestamp(), usegmt=True), 200),
+    ):
+        headers = {"range": "bytes=5-", "if-range": version}
+        assert served.request("GET", "/uploads/k", headers=headers)[::2] == (
+            status,
+            b"0123456789"[5 * (status == 206) :],
+        )
+
+
+def test_numbers_in_headers_may_have_any_length(served: Served, s3: Any) -> None:
+    s3.put_object(Bucket="uploads", Key="k", Body=b"0123456789")
+    many = "9" * 5000
+    for value, expected in ((f"bytes=8-{many}", (206, b"89")), (f"bytes=-{many}", (206, b"0123456789"))):
+        assert served.request("GET", "/uploads/k", headers={"range": value})[::2] == expected
+    status, _, body = served.request("GET", "/uploads/k", headers={"range": f"bytes={many}-"})
+    assert (status, xml_code(body)) == (416, "InvalidRange")
+    for length, code in ((many, "EntityTooLarge"), ("\xb2", "IncompleteBody")):
+        headers = {"x-amz-decoded-content-length": length}
+        status, _, body = served.request("PUT", "/uploads/new", b"abc", headers)
+        assert (status, xml_code(body)) == (400, code)
+
+
+def test_a_key_with_characters_that_xml_lacks_does_not_spoil_a_listing(served: Served, s3: Any) -> None:
+    for key in ("a\uffff", "b\x01\x7f", "c"):
+        s3.put_object(Bucket="uploads", Key=key, Body=b"")
+    listing = ET.fromstring(served.request("GET", "/uploads?list-type=2")[2])
+    assert [each.text for each in listing.iter("{http://s3.amazonaws.com/doc/2006-03-01/}Key")] == [
+        "a\ufffd",
+        "b\ufffd\x7f",
+        "c",
+    ]
+
+
+def test_no_upload_begins_while_files_of_a_crashed_server_are_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, may_end, order = threading.Semaphore(0), threading.Event(), []
+    tidy = endpoint.ObjectApi._tidy
+
+    async def asked_to_tidy(self: endpoint.ObjectApi, bucket: Bucket) -> None:
+        asked.release()
+        await tidy(self, bucket)
+
+    def clear(root: bytes, *, files: bool) -> None:
+        assert may_end.wait(300)
+        order.append(f"cleared {files}")
+
+    class Staged(endpoint.Upload):
+        def __init__(self, root: bytes) -> None:
+            order.append("begun")
+            super().__init__(root)
+
+    monkeypatch.setattr(endpoint.ObjectApi, "_tidy", asked_to_tidy)
+    monkeypatch.setattr(endpoint, "clear_staging", clear)
+    monkeypatch.setattr(endpoint, "Upload", Staged)
+    for name in ("uploads", "other-bucket"):
+        (tmp_path / name).mkdir()
+    with Served(tmp_path) as own, concurrent.futures.ThreadPoolExecutor(2) as threads:
+        puts = [threads.submit(own.request, "PUT", f"/uploads/{key}", b"body") for key in "ab"]
+        assert asked.acquire(timeout=300)
+        assert asked.acquire(timeout=300)
+        assert own.request("GET", "/other-bucket")[0] == 200  # both puts have gone as far as they can
+        assert order == []
+        may_end.set()
+        assert [put.result()[0] for put in puts] == [200, 200]
+    assert order == ["cleared True", "begun", "begun"]
 
 
 def test_an_empty_object_is_an_object(served: Served, s3: Any) -> None:

@@ -69,6 +69,20 @@ def test_a_reload_adds_and_removes_functions(echo: Project) -> None:
             running.invoke("app", {})
 
 
+def test_a_reload_removes_no_file_of_an_upload_in_progress(echo: Project) -> None:
+    echo.config('[functions.app]\nhandler = "app.handler"\n[buckets.uploads]\n')
+    with echo.up() as running:
+        running.s3().put_object(Bucket="uploads", Key="first", Body=b"")
+        [bucket] = [each for each in echo.root.rglob("uploads") if each.is_dir()]
+        # As the file of an upload between the moment when it is closed and that when it gets its name.
+        staged = bucket / ".thawd-staging" / "complete"
+        staged.write_bytes(b"body")
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "configuration reloaded" in running.output, what="the reload")
+        running.s3().put_object(Bucket="uploads", Key="second", Body=b"")
+        assert staged.read_bytes() == b"body"
+
+
 def test_watching_publishes_when_code_changes(echo: Project) -> None:
     with echo.up("--watch") as running:
         assert running.invoke("app", {}) == (1, None)

@@ -55,6 +55,13 @@ def test_the_empty_line_at_the_end_may_be_missing(end: bytes) -> None:
     assert decoder.trailers == {"x-amz-checksum-crc32": "abc="}
 
 
+def test_empty_lines_after_the_end_are_not_kept() -> None:
+    decoder = AwsChunked()
+    assert decoder.feed(framed(BODY)) == BODY
+    assert decoder.feed(b"\r\n" * 100) == b""
+    decoder.end()
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [
@@ -68,6 +75,8 @@ def test_the_empty_line_at_the_end_may_be_missing(end: bytes) -> None:
         (b"0\r\nno colon\r\n", "InvalidRequest"),
         (b"f" * 20 + b"\r\n", "InvalidRequest"),
         (b"1" * 10_000, "InvalidRequest"),
+        (b"0\r\n\r\nmore", "InvalidRequest"),
+        (b"0\r\n" + b"x-a: 12345678\r\n" * 2_000, "InvalidRequest"),
     ],
 )
 def test_broken_frames_are_refused(data: bytes, code: str) -> None:

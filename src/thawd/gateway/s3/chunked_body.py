@@ -12,6 +12,7 @@ import re
 from thawd.gateway.s3.xml import S3Error
 
 _LONGEST_LINE_BYTES = 8 * 1024
+_MOST_TRAILER_BYTES = 16 * 1024
 
 
 class AwsChunked:
@@ -29,6 +30,7 @@ class AwsChunked:
         self._left = 0
         self._after_data = False
         self._in_trailers = False
+        self._trailer_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
         """Decode `data`; returns those of its bytes that belong to the object.
@@ -51,6 +53,10 @@ class AwsChunked:
             if line is None:
                 break
             self._take_line(line)
+        if self.finished and self._buffer:
+            if self._buffer.strip(b"\r\n"):
+                raise _broken(f"it has {bytes(self._buffer[:40])!r} after its end")
+            self._buffer.clear()
         return b"".join(out)
 
     def end(self) -> None:
@@ -83,6 +89,9 @@ class AwsChunked:
                 raise _broken(f"it has {line[:40]!r} where a chunk should end")
             self._after_data = False
         elif self._in_trailers:
+            self._trailer_bytes += len(line)
+            if self._trailer_bytes > _MOST_TRAILER_BYTES:
+                raise _broken(f"its trailers have more than {_MOST_TRAILER_BYTES} bytes")
             name, colon, value = line.decode("latin-1").partition(":")
             if colon:
                 self.trailers[name.strip().lower()] = value.strip()

@@ -32,6 +32,8 @@ from thawd.stores.objects.catalog import ObjectRecord
 
 # Shortest time between two searches for abandoned multipart uploads.
 _TIDY_S = 3600.0
+# In place of a key for `ObjectApi._lock`; no key has a NUL byte.
+_OF_TIDYING = b"\0"
 
 
 class ObjectSink(Protocol):
@@ -220,9 +222,14 @@ class ObjectApi:
         """
         now = time.monotonic()
         last = self._cleared.get(bucket.name)
-        if last is None or now - last > _TIDY_S:
+        if last is None:
+            async with self._lock(bucket.name, _OF_TIDYING):  # no upload may begin before
+                if bucket.name not in self._cleared:
+                    await asyncio.to_thread(clear_staging, os.fsencode(bucket.path), files=True)
+                    self._cleared[bucket.name] = now
+        elif now - last > _TIDY_S:
             self._cleared[bucket.name] = now
-            await asyncio.to_thread(clear_staging, os.fsencode(bucket.path), files=last is None)
+            await asyncio.to_thread(clear_staging, os.fsencode(bucket.path), files=False)
 
     def _lock(self, bucket: str, key: bytes) -> asyncio.Lock:
         return self._locks.setdefault((bucket, key), asyncio.Lock())

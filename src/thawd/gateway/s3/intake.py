@@ -23,6 +23,7 @@ _MAX_DOCUMENT_BYTES = 8 * 1024**2
 # ten times the document's size.
 _DOCUMENTS = Budget(16 * 1024**2)
 _DOCUMENT_S = 60.0
+_MOST_DIGITS = 18
 _PIECE_BYTES = 256 * 1024
 # Headers for properties of an object that S3 stores and thawd does not, with the properties' names for the error.
 # Source: Amazon S3 API reference, "PutObject" and "CreateMultipartUpload".
@@ -279,8 +280,11 @@ def _parse(body: bytes, root: str) -> ET.Element:
 
 def _check_length(request: S3Request) -> None:
     length = request.headers.get("x-amz-decoded-content-length") or request.headers.get("content-length", "0")
-    if length.isdigit() and int(length) > MAX_OBJECT_BYTES:
-        raise S3Error(400, "EntityTooLarge", f"The object has {length} bytes; at most {MAX_OBJECT_BYTES} are allowed")
+    # What is not a number is refused once the whole body has arrived, by `Integrity.verify`.
+    if length.isascii() and length.isdigit() and (len(length) > _MOST_DIGITS or int(length) > MAX_OBJECT_BYTES):
+        raise S3Error(
+            400, "EntityTooLarge", f"The object has {length[:20]} bytes; at most {MAX_OBJECT_BYTES} are allowed"
+        )
 
 
 def _decoder(request: S3Request) -> AwsChunked | None:

@@ -7,7 +7,7 @@ import contextlib
 import mimetypes
 import os
 import re
-from email.utils import formatdate
+from email.utils import formatdate, parsedate_to_datetime
 
 from thawd.gateway.http import Headers
 from thawd.gateway.s3.files import open_object
@@ -22,7 +22,9 @@ INERT: Headers = [
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),
 ]
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=([0-9]*)-([0-9]*)")
+_MOST_DIGITS = 18
+_LONGEST_DATE = 64
 
 
 async def send_object(request: S3Request, *, root: bytes, record: ObjectRecord | None) -> None:
@@ -39,16 +41,19 @@ async def send_object(request: S3Request, *, root: bytes, record: ObjectRecord |
     fd, found = await asyncio.to_thread(open_object, root, request.key)
     try:
         etag = _etag(found, record)
-        _check_conditions(request, etag)
+        changed_s = int(found.st_mtime)
+        _check_conditions(request, etag, changed_s)
         headers: Headers = [
             *request.common_headers(),
             (b"etag", etag.encode()),
-            (b"last-modified", formatdate(found.st_mtime, usegmt=True).encode()),
+            (b"last-modified", formatdate(changed_s, usegmt=True).encode()),
             (b"accept-ranges", b"bytes"),
             (b"content-type", _content_type(request.key)),
             *INERT,
         ]
-        span = _range(request.headers.get("range"), found.st_size)
+        span = None
+        if _is_same_version(request.headers.get("if-range"), etag, changed_s):
+            span = _range(request.headers.get("range"), found.st_size)
         start, end = span or (0, found.st_size)
         if span is not None:
             headers.append((b"content-range", f"bytes {start}-{end - 1}/{found.st_size}".encode()))
@@ -94,13 +99,36 @@ def _etag(found: os.stat_result, record: ObjectRecord | None) -> str:
     return f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
 
 
-def _check_conditions(request: S3Request, etag: str) -> None:
-    wanted = request.headers.get("if-match")
+def _check_conditions(request: S3Request, etag: str, changed_s: int) -> None:
+    """Check the conditions of a request; those on ETags take precedence over those on times.
+
+    Source: RFC 9110, 13.2.2, "Precedence of Preconditions"; Amazon S3 API reference, "GetObject".
+
+    Raises:
+        S3Error: a condition is not met (304, 412).
+    """
+    wanted, since = request.headers.get("if-match"), _seconds(request.headers.get("if-unmodified-since"))
     if wanted is not None and not _matches(wanted, etag):
         raise S3Error(412, "PreconditionFailed", f"The object's ETag is {etag}, not {wanted}")
-    unwanted = request.headers.get("if-none-match")
-    if unwanted is not None and _matches(unwanted, etag):
+    if wanted is None and since is not None and changed_s > since:
+        raise S3Error(412, "PreconditionFailed", "The object has changed since the time in If-Unmodified-Since")
+    unwanted, since = request.headers.get("if-none-match"), _seconds(request.headers.get("if-modified-since"))
+    is_unchanged = since is not None and changed_s <= since if unwanted is None else _matches(unwanted, etag)
+    if is_unchanged:
         raise S3Error(304, "NotModified", "The object is unchanged", headers=[(b"etag", etag.encode())])
+
+
+def _is_same_version(if_range: str | None, etag: str, changed_s: int) -> bool:
+    """Whether a client that already has a part of the object in the version `if_range` gets another part of it."""
+    return if_range is None or if_range.strip() == etag or _seconds(if_range) == changed_s
+
+
+def _seconds(date: str | None) -> int | None:
+    """A date in a header, seconds since the epoch; None: there is none, or it is not a date, and so it is ignored."""
+    try:
+        return None if date is None else int(parsedate_to_datetime(date[:_LONGEST_DATE]).timestamp())
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
 
 
 def _matches(condition: str, etag: str) -> bool:
@@ -119,21 +147,27 @@ def _range(value: str | None, size: int) -> tuple[int, int] | None:
     match = _RANGE.fullmatch(value.strip()) if value else None
     if match is None or match[0] == "bytes=-":
         return None
+    first, last = (_number(digits) for digits in match.groups())
     if not match[1]:
-        start, end = max(0, size - int(match[2])), size
+        start, end = max(0, size - last), size
     else:
-        start = int(match[1])
-        end = min(size, int(match[2]) + 1) if match[2] else size
-        if match[2] and int(match[2]) < start:
+        start = first
+        end = min(size, last + 1) if match[2] else size
+        if match[2] and last < start:
             return None
     if start >= size:
         raise S3Error(
             416,
             "InvalidRange",
-            f"The object has {size} bytes; the range {value} is not in it",
+            f"The object has {size} bytes; the range {match[0][:60]} is not in it",
             headers=[(b"content-range", f"bytes */{size}".encode())],
         )
     return start, end
+
+
+def _number(digits: str) -> int:
+    """The number that digits write, 0 if there are none; of very large numbers, only that they are large."""
+    return 10**_MOST_DIGITS if len(digits) > _MOST_DIGITS else int(digits or 0)
 
 
 def _content_type(key: bytes) -> bytes:

@@ -5,6 +5,7 @@ Source: Amazon S3 API reference, "Error responses".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from xml.etree import ElementTree
@@ -12,6 +13,8 @@ from xml.sax.saxutils import escape
 
 XML_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+# Source: XML 1.0, 2.2 "Characters".
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 class S3Error(Exception):
@@ -75,5 +78,5 @@ def text_of(value: str | bytes) -> str:
 
 def _xml_text(value: str) -> str:
     """`value` escaped for XML; characters that XML 1.0 does not allow become U+FFFD."""
-    clean = "".join(char if char >= " " or char in "\t\n\r" else "\ufffd" for char in value)
+    clean = _NOT_XML.sub("\ufffd", value)
     return escape(clean, {"\r": "&#13;"}).encode("utf-8", "replace").decode()

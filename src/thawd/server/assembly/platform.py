@@ -33,7 +33,6 @@ from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
 from thawd.gateway.role_keys import RoleKeys
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
-from thawd.gateway.s3.intake import UploadBudget
 from thawd.gateway.thawd_api.cluster import ClusterApi
 from thawd.gateway.thawd_api.invocations import InvocationsApi
 from thawd.gateway.thawd_api.probes import READINESS
@@ -148,7 +147,6 @@ class Platform:
         self._closing = closing
         self._metrics = Metrics()
         self._budget = Budget(BUDGET_BYTES)
-        self._uploads = UploadBudget()
         require_whole(settings.server.data)
         self.stores = StoreSubsystem(settings, closing=closing)
         self.execution = ExecutionSubsystem(
@@ -210,6 +208,12 @@ class Platform:
             )
             for name, bucket in self.settings.buckets.items()
         }
+        # One for all reloads, which do not change buckets: uploads in progress and later ones exclude each other.
+        self._objects = ObjectApi(
+            self.settings.buckets,
+            self.watchers,
+            elsewhere={name: str(bucket.url) for name, bucket in self.settings.remote_buckets.items()},
+        )
         self.control = ControlSubsystem(
             self.stores.state,
             self.execution,
@@ -429,12 +433,7 @@ class Platform:
                 accept=accept,
                 key=server.key,
             ),
-            objects=ObjectApi(
-                settings.buckets,
-                self.watchers,
-                elsewhere={name: str(bucket.url) for name, bucket in settings.remote_buckets.items()},
-                uploads=self._uploads,
-            ),
+            objects=self._objects,
             logs=self.cloudwatch.logs,
             cloudwatch=self.cloudwatch.metrics,
             status=self._status,
