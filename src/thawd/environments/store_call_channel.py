@@ -49,4 +49,4 @@ class CallChannel:
 
     async def _answer(self, head: dict[str, Any], body: bytes) -> None:
         reply, data = await self._services(head, body)
-        self._protocol.send(frames.REPLY, _encode(reply), data)
+        self._protocol.send(frames.REPLY, _encode({**reply, "n": head.get("n")}), data)

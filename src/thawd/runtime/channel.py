@@ -55,6 +55,13 @@ class Channel:
             if not self.read():
                 return None
 
+    def wait(self) -> None:
+        """Wait until bytes have arrived that are not read yet, or the platform has closed its end.
+
+        Call `wait_by_poll` before, once.
+        """
+        self._poll.poll()
+
     def has_arrived(self) -> bool:
         """Whether bytes have arrived that are not read yet, or the platform has closed its end.
 

@@ -14,6 +14,9 @@ from typing import Any, ContextManager, Dict, Iterator, Optional, Tuple, Union
 from thawd.runtime.channel import Channel
 from thawd.wire import frames
 
+# The kernel takes a frame of this size whole, or nothing of it, because earlier frames have been read.
+_WHOLE_BYTES = 32 << 10
+
 
 class ServiceError(Exception):
     """A call to a table or bucket was refused or failed; the message says why."""
@@ -26,16 +29,18 @@ class _Connection:
         self._channel: Optional[Channel] = None
         self._lock = threading.Lock()
         self._owner = 0
+        self._number = 0
+        self._is_cut = False  # whether a part of a frame may be lost
 
     def open(self, fd: int) -> None:
-        self._channel = Channel(fd)
         self._lock = threading.Lock()
-        self._owner = os.getpid()
+        self.go_on(fd)
 
     def go_on(self, fd: int) -> None:
         """In a thawed copy, use the descriptor `fd` from now on; threads that wait for `quiet` to end keep waiting."""
         self._channel = Channel(fd)
         self._owner = os.getpid()
+        self._is_cut = False
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
@@ -59,13 +64,40 @@ class _Connection:
                 "handler's own process and make the call there"
             )
         with self._lock:
-            self._channel.send(frames.CALL, head, body)
-            frame = self._channel.receive()
+            frame = self._reply_to(self._channel, head, body)
         if frame is None:
             raise ServiceError("the connection to thawd is closed, because thawd is stopping")
         if frame.head.get("error"):
             raise ServiceError(frame.head["error"])
         return frame.head, frame.body
+
+    def _reply_to(self, channel: Channel, head: Dict[str, Any], body: bytes) -> Optional[frames.Frame]:
+        """Make a call and wait for its reply; None: the platform has closed the channel.
+
+        An exception that user code raises in a signal's handler can interrupt a call anywhere. Its reply then arrives
+        during a later call, which passes over it. If a frame may be incomplete, no further call is made.
+        """
+        if self._is_cut:
+            raise ServiceError(
+                "an earlier call was interrupted by an exception in the middle of its data, so this environment can "
+                "make no further calls; do not interrupt thawd.table and thawd.bucket by signals"
+            )
+        channel.wait_by_poll()
+        self._number += 1
+        number = self._number
+        text = json.dumps({**head, "n": number}).encode()
+        self._is_cut = len(text) + len(body) > _WHOLE_BYTES
+        channel.send(frames.CALL, text, body)
+        while True:
+            self._is_cut = False
+            channel.wait()
+            self._is_cut = True
+            if not channel.read():
+                return None
+            for frame in channel.received():
+                if frame.head.get("n") == number:
+                    self._is_cut = False
+                    return frame
 
 
 _connection = _Connection()

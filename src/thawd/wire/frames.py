@@ -27,7 +27,7 @@ Streaming: if INVOKE asks for the answer in parts, the runtime sends a PART for 
 RESULT's body is empty.
 
 A second socketpair is for the platform's tables and buckets: the runtime sends CALL, and the platform answers with
-REPLY.
+REPLY. Both have the same number ``n``, because a handler that was interrupted does not wait for the reply to its call.
 """
 
 import json
