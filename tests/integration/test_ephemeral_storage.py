@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tests.integration.conftest import Project, eventually
@@ -66,3 +68,29 @@ def test_what_init_left_counts_and_more_may_be_allowed(project: Project) -> None
         document, error = server.invoke("f", event)
         assert (error, SAID in document["errorMessage"]) == ("Unhandled", True)
         assert server.function("f")["starts"].keys() == {"thaw"}
+
+
+def test_folders_that_cannot_be_measured_end_their_environment_and_no_others_watch(project: Project) -> None:
+    project.code("""
+        import os, tempfile, time
+
+        def handler(event, context):
+            os.chdir(tempfile.gettempdir())
+            if event["deep"]:
+                for _ in range(30):
+                    os.mkdir("x" * 200)
+                    os.chdir("x" * 200)
+            else:
+                with open("file", "wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, 600 << 20)
+            time.sleep(30)
+    """)
+    project.config('[functions.f]\nhandler = "app.handler"\n[functions.g]\nhandler = "app.handler"\n')
+    with project.up() as server, ThreadPoolExecutor() as pool:
+        deep = [pool.submit(server.invoke, name, {"deep": True}) for name in ("f", "g")]
+        large = pool.submit(server.invoke, "g", {"deep": False})
+        for ended in deep:
+            message = ended.result()[0]["errorMessage"]
+            assert message.endswith("its temporary folder (/tmp) has paths that are too long to read its size")
+        assert SAID in large.result()[0]["errorMessage"]
+        eventually(lambda: not list((project.data / "tmp").glob(".old-*")), what="the end of the folders")

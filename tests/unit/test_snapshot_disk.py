@@ -18,6 +18,7 @@ import pytest
 from thawd.errors import StoreError
 from thawd.snapshot.disk import file_trees, temporary_folders
 from thawd.snapshot.disk.temporary_folders import DiskRefusedError, Disks, MountKind
+from thawd.snapshot.store.trust_and_locks import remove_tree
 
 NOBODY = 65534
 MIB = 1 << 20
@@ -30,7 +31,7 @@ def folder() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="thawd-disk-"))
     path.chmod(0o755)
     yield path
-    file_trees.remove(path)
+    remove_tree(path)
 
 
 @contextlib.contextmanager
@@ -150,7 +151,7 @@ def test_a_copy_across_file_systems_is_as_the_original(folder: Path) -> None:
         assert (target / "file").stat().st_ino == (target / "hard link").stat().st_ino
         assert (target / "file").stat().st_mtime_ns == (source / "file").stat().st_mtime_ns
     finally:
-        file_trees.remove(target)
+        remove_tree(target)
 
 
 @needs_root
@@ -218,8 +219,8 @@ def test_what_may_not_be_entered_is_removed_too_and_links_are_not_followed(folde
         (gone / "work" / "deep").chmod(0)
         (gone / "work").chmod(0)
         gone.chmod(0o500)
-        file_trees.remove(gone)
-        file_trees.remove(gone)
+        remove_tree(gone)
+        remove_tree(gone)
     assert not gone.exists()
     assert (kept / "file").read_text() == "x"
 

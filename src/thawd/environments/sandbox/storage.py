@@ -9,6 +9,7 @@ that are still open do not count.
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 
 from thawd.environments.environment import Environment
@@ -33,7 +34,11 @@ class StorageWatch:
         self._used.add(environment)
 
     async def run(self) -> None:
-        """Until cancelled, end environments whose folders are larger than allowed."""
+        """Until cancelled, end environments whose folders are larger than allowed, or too deep to be measured.
+
+        Raises:
+            OSError: a folder could not be read. The others were checked.
+        """
         while True:
             await self._any_used.wait()
             await asyncio.sleep(LOOK_S)
@@ -42,15 +47,27 @@ class StorageWatch:
             self._used = {environment for environment in environments if environment.busy_since is not None}
             if not self._used:
                 self._any_used.clear()
+            failure: OSError | None = None
             for environment in environments:
                 if not environment.dying and environment.has_folder:
-                    await self._check(environment)
+                    try:
+                        await self._check(environment)
+                    except OSError as error:  # the other environments are checked all the same
+                        failure = error
+            if failure is not None:
+                raise failure
             # Reading the sizes of many files takes long: spend no more than a twentieth of the time on reading.
             await asyncio.sleep(20 * (time.monotonic() - started_s))
 
     async def _check(self, environment: Environment) -> None:
         limit_mb = environment.version.function.ephemeral_storage_mb
-        own_bytes = await asyncio.to_thread(self._disks.used_bytes, environment.identifier)
+        try:
+            own_bytes = await asyncio.to_thread(self._disks.used_bytes, environment.identifier)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            environment.end_because("its temporary folder (/tmp) has paths that are too long to read its size")
+            return
         used_bytes = own_bytes + environment.inherited_bytes
         if used_bytes > limit_mb * _MIB and not environment.dying:
             holds = f"its temporary folder (/tmp) holds {used_bytes // _MIB} MB"

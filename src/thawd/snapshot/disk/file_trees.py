@@ -1,4 +1,4 @@
-"""Surveys, copies, syncs and removes folder trees with all properties of their files.
+"""Surveys, copies and syncs folder trees with all properties of their files.
 
 Used by `thawd.snapshot.disk.temporary_folders`. A function's folder may contain anything: symbolic links, hard links,
 holes, permissions, times, extended attributes, pipes. Files that cannot be copied exactly are refused with the reason.
@@ -7,7 +7,6 @@ Symbolic links are never followed. All functions block. Linux only.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -241,27 +240,6 @@ def _sync_one(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def remove(path: Path) -> None:
-    """Remove a file, or as much as possible of a folder and its contents; no error when nothing is at `path`.
-
-    Folders without permission to enter or write are removed, too, because overlayfs leaves such folders.
-    """
-    folders, emptied = [path], []
-    while folders:
-        folder = folders.pop()
-        with contextlib.suppress(OSError):
-            if not stat.S_ISDIR(folder.lstat().st_mode):
-                folder.unlink()
-                continue
-            emptied.append(folder)
-            folder.chmod(stat.S_IRWXU)
-            with os.scandir(folder) as children:
-                folders += [Path(child.path) for child in children]
-    for folder in reversed(emptied):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
 
 
 def _shown(path: Path) -> str:

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from thawd.errors import StoreError
-from thawd.snapshot.disk import file_trees
 from thawd.snapshot.disk.places import TMP, Places
 from thawd.snapshot.disk.root_mounts import RootMounts
-from thawd.snapshot.store.trust_and_locks import using
+from thawd.snapshot.store.trust_and_locks import remove_tree, using
 
 _TRIED = ".try-"
 _TRY_S = 10.0
@@ -140,7 +139,7 @@ class MountTrials:
                 trial.mkdir(mode=0o700)
             yield trial
         finally:
-            file_trees.remove(trial)
+            remove_tree(trial)
 
     def _try(self, prepared: PreparedFolder) -> str | None:
         """Try the mounts of a prepared folder; returns the reason when they fail, None when they work."""

@@ -25,7 +25,7 @@ from thawd.snapshot.disk.file_trees import DiskRefusedError, Survey
 from thawd.snapshot.disk.places import TMP, Places, in_tmp, make_mount_points
 from thawd.snapshot.disk.prepared_folders import MountKind, MountTrials, PreparedFolder, make_layers
 from thawd.snapshot.disk.root_mounts import RootMounts
-from thawd.snapshot.store.trust_and_locks import stored_bytes, using
+from thawd.snapshot.store.trust_and_locks import remove_tree, stored_bytes, using
 
 __all__ = ["MAX_BYTES", "DiskRefusedError", "DiskSnapshot", "Disks", "MountKind", "PreparedFolder"]
 
@@ -317,7 +317,7 @@ class Disks:
                 discarded.append(aside)
             self._condemned &= used
         for folder in discarded:
-            file_trees.remove(folder)
+            remove_tree(folder)
 
     def used_bytes(self, name: str) -> int:
         """Disk space of a process's own folder, bytes, without the files that it shares with other processes."""
@@ -335,7 +335,7 @@ class Disks:
         with using(self._folder):
             left = list(self._folder.iterdir())
         for folder in left:
-            file_trees.remove(folder)
+            remove_tree(folder)
         return len(left)
 
     def mount_kind(self) -> tuple[MountKind, str]:
@@ -376,7 +376,7 @@ def _move(at: Path, files: Path) -> None:
         at.rename(files)
     else:
         file_trees.copy(at, files)
-        file_trees.remove(at)
+        remove_tree(at)
     at.mkdir(mode=0o700)
 
 

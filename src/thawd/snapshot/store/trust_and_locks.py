@@ -12,7 +12,7 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
+import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -21,6 +21,8 @@ from pathlib import Path
 from thawd.errors import StoreError, StoreFullError
 
 _LOCK_PAUSE_S = 0.01
+_LONG_PATH_BYTES = 2048  # half of what the kernel accepts: PATH_MAX
+_NOT_LISTED = (FileNotFoundError, NotADirectoryError, PermissionError)
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -136,29 +138,53 @@ def distrust_folder(folder: Path, status: os.stat_result) -> str | None:
 
 
 def stored_bytes(path: Path) -> int:
-    """Disk space of a file, or of a folder with all files in it, without holes; 0 when it does not exist."""
+    """Disk space of a file, or of a folder with all files in it, without holes; 0 when it does not exist.
+
+    What disappears meanwhile is not counted, nor are the contents of folders that this user may not list.
+
+    Raises:
+        OSError: the disk failed, or a path in the folder is too long for the kernel (ENAMETOOLONG).
+    """
     try:
-        total = path.lstat().st_blocks * 512
+        status = path.lstat()
     except FileNotFoundError:
         return 0
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            with contextlib.suppress(FileNotFoundError):
-                total += (Path(folder) / name).lstat().st_blocks * 512
+    total = status.st_blocks * 512
+    folders = [os.fspath(path)] if stat.S_ISDIR(status.st_mode) else []
+    while folders:
+        with contextlib.suppress(*_NOT_LISTED), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(*_NOT_LISTED):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
     return total
 
 
 def remove_tree(path: Path) -> None:
-    """Remove as much as possible of a file or folder and its contents; no error when it does not exist."""
-    if not path.is_dir() or path.is_symlink():
+    """Remove as much as possible of a file or folder and its contents; no error when it does not exist.
+
+    Folders without permission to enter or write are removed, too, because functions and overlayfs leave such folders;
+    and so are folders so deep that their paths are too long for the kernel.
+    """
+    folders: list[Path] = [path]
+    emptied: list[Path] = []
+    while folders:
+        folder = folders.pop()
         with contextlib.suppress(OSError):
-            path.unlink()
-        return
-    for folder, _, _ in os.walk(path):
-        # Entries of a read-only folder cannot be removed.
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                folder.unlink()
+                continue
+            with contextlib.suppress(PermissionError):
+                folder.chmod(stat.S_IRWXU)
+            if emptied and len(os.fsencode(folder)) > _LONG_PATH_BYTES:
+                folder = folder.rename(path / f".deep-{secrets.token_hex(8)}")
+            emptied.append(folder)
+            with os.scandir(folder) as children:
+                folders += [Path(child.path) for child in children]
+    for folder in reversed(emptied):
         with contextlib.suppress(OSError):
-            Path(folder).chmod(stat.S_IRWXU)
-    shutil.rmtree(path, ignore_errors=True)
+            folder.rmdir()
 
 
 @contextlib.contextmanager
