@@ -41,6 +41,7 @@ class FakeDispatcher:
         self.running = 0
         self.most = 0
         self.broken = ""
+        self.share = 64
 
     def entry(self, name: str) -> Any:
         if name != self.function.name:
@@ -52,6 +53,9 @@ class FakeDispatcher:
 
     def most_at_once(self, name: str) -> int:
         return 64 if self.entry(name) else 0
+
+    def family(self, name: str) -> Any:
+        return SimpleNamespace(at_once_here=lambda most, *, running: min(most, self.share))
 
     async def invoke(self, invocation: Invocation) -> Result:
         self.got.append(invocation)

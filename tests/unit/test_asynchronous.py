@@ -145,6 +145,22 @@ def test_events_run_beside_each_other_and_only_so_many(tmp_path: Path) -> None:
     claim(work)
 
 
+def test_no_more_events_begin_than_the_share_of_this_machine_in_its_cluster(tmp_path: Path) -> None:
+    # Else some would be throttled, and a throttle pauses all events of the function for a second or more.
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            post.dispatcher.share = 2
+            post.dispatcher.gate.clear()
+            for number in range(10):
+                await post.accept(request_id=f"id-{number}")
+            await until(lambda: post.dispatcher.running == 2)
+            post.dispatcher.gate.set()
+            await post.settled()
+            assert post.dispatcher.most == 2
+
+    claim(work)
+
+
 class CountingQueue(EventQueue):
     """Counts the calls of `lease`."""
 

@@ -229,3 +229,19 @@ def test_an_invocation_that_waited_does_not_begin_without_a_lease_or_a_share() -
     with pytest.raises(TooManyRequestsException):
         family.begin(family.latest)
     assert family.running == 0
+
+
+def test_events_that_wait_for_a_share_make_it_grow() -> None:
+    lease = Lease("machine", 7, now_s() + 1000)
+    member = Member("a", lambda: lease)
+    family = FunctionEntry(
+        Function(name="f", handler="f.f", code=Path("f"), reserved_concurrency=6), cast(FunctionMetrics, None)
+    )
+    family.cluster = member
+    member.got({"f": [Share("a", 2, 0, True), Share("b", 4, 0, True)]}, lease)
+    # Given four events, of which two run
+    assert family.at_once_here(4, running=2) == 2
+    family.running = family.in_flight = 2
+    # When the machine says what it needs, it asks for four, and later no longer
+    assert member.claims([family], lease)["f"].wanted == 4
+    assert member.claims([family], lease)["f"].wanted == 2

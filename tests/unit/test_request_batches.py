@@ -87,6 +87,9 @@ class Membership:
     def share(self, function: Function) -> int:
         return 100
 
+    def wait(self, function: str, count: int) -> None:
+        pass
+
 
 async def test_the_items_of_a_batch_are_counted_and_do_not_begin_on_a_machine_that_was_cut_off() -> None:
     made = await machine()

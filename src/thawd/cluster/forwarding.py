@@ -175,8 +175,10 @@ class Router(Host):
         entry = _only_version(family, invocation.qualifier)
         pool = None if entry is None else entry.pool
         result = None
-        if entry is not None and pool is not None and not pool.version.function.tenants:
-            await self._until_share_known(family)
+        await self._until_share_known(family)
+        if entry is None or pool is None or pool.version.function.tenants:
+            self._note_denied(family)
+        else:
             is_busy = family.is_full(entry) or not self._begins_now(pool)
             if is_busy or self.refuses_new:
                 result = await self._forwarded(invocation, family, entry, pool)
@@ -185,6 +187,12 @@ class Router(Host):
                 "this machine is being drained, and no other machine could run the request; send it to another one"
             )
         return result
+
+    def _note_denied(self, family: FunctionEntry) -> None:
+        """If a request that runs nowhere else finds the share of this machine used, let the share grow."""
+        member = self._dispatcher.member
+        if member is not None and family.is_full(family.latest):
+            member.denied(family.latest.function.name)
 
     async def _until_share_known(self, family: FunctionEntry) -> None:
         """Wait until this machine's share of a limit is known, for two seconds at most."""

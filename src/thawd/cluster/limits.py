@@ -47,6 +47,7 @@ class Member:
         self._counts: dict[str, int] = {}
         self._rows: Mapping[str, list[Share]] = {}
         self._denied: dict[str, int] = {}
+        self._waiting: dict[str, int] = {}
         self._last: dict[str, Claim] = {}
         self._gone_s: dict[str, float] = {}  # when all invocations of a removed function have ended
         self._exchanged = asyncio.Event()
@@ -84,6 +85,10 @@ class Member:
         if self._denied[function] == 1:
             self.wake.set()
 
+    def wait(self, function: str, count: int) -> None:
+        """See `ClusterPart`."""
+        self._waiting[function] = count
+
     def holders(self, function: str) -> list[str]:
         """The other machines that had a share of the function's limit when shares were last exchanged."""
         rows = self._rows.get(function, ())
@@ -118,7 +123,8 @@ class Member:
             if not limit and not running:
                 continue
             in_flight = math.ceil(family.in_flight / each)
-            wanted = in_flight + math.ceil(self._denied.get(function.name, 0) / each)
+            unserved = self._denied.get(function.name, 0) + self._waiting.get(function.name, 0)
+            wanted = in_flight + math.ceil(unserved / each)
             count = min(limit, agreed.get(function.name, 0))
             if function.name in agreed:
                 alive = {row.machine: row.wanted for row in self._rows.get(function.name, ()) if row.is_alive}
@@ -131,6 +137,7 @@ class Member:
         if lease.token == self._token:
             self._counts = counts
         self._denied.clear()
+        self._waiting.clear()
         self._last = claims | self._of_removed(claims)
         return self._last
 

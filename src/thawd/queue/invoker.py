@@ -215,10 +215,11 @@ class AsyncInvoker:
         """
         await is_set_within(self._settled, patience_s)
 
-    def most_at_once(self, function: str) -> int:
-        """Return how many events of a function can run at the same time; 0 if there is no such function."""
+    def most_at_once(self, function: str, *, wanted: int = 1 << 30, running: int = 0) -> int:
+        """Return how many of the `wanted` events of a function can run together; 0 if there is no such function."""
         try:
-            return max(1, min(self._per_function, self._dispatcher.most_at_once(function)))
+            most = min(self._per_function, self._dispatcher.most_at_once(function), wanted)
+            return max(1, self._dispatcher.family(function).at_once_here(most, running=running))
         except ResourceNotFoundException:
             return 0
 
@@ -262,7 +263,8 @@ class AsyncInvoker:
         may_begin = not (self.stopping or lane.gone or lane.paused) and self._queue.may_run
         if not lane.ahead or lane.running >= self._per_function or not may_begin:
             return
-        most = 1 if lane.backoff.wait_s else self.most_at_once(lane.function)
+        wanted = 1 if lane.backoff.wait_s else lane.running + len(lane.ahead)
+        most = self.most_at_once(lane.function, wanted=wanted, running=lane.running)
         # If an event starts inline and is throttled at once, it is in `ahead` again, and the lane is paused.
         while lane.ahead and lane.running < most and lane.open < _ACKNOWLEDGING and not lane.paused:
             lane.running += 1
@@ -296,10 +298,7 @@ class AsyncInvoker:
         return events
 
     async def _until_due_s(self, lane: Lane) -> float | None:
-        """Return how many seconds remain until the lane's next event is due; None: no event waits for a later time.
-
-        If an event is queued in the meantime, it wakes the lane earlier.
-        """
+        """Return how many seconds remain until the lane's next event is due; None: no event waits for a later time."""
         now = clock.now()
         try:
             due = await self._queue.next_due(lane.function, now=now)

@@ -36,6 +36,12 @@ class ClusterPart(Protocol):
     def share(self, function: Function) -> int:
         """Return how many environments of a function with reserved concurrency may run here at this moment."""
 
+    def wait(self, function: str, count: int) -> None:
+        """Note how many invocations would begin here now if this machine's share allowed it, so that the share grows.
+
+        The last call counts.
+        """
+
 
 class VersionEntry:
     """The dispatcher's record of one version.
@@ -145,6 +151,19 @@ class FunctionEntry:
         each = entry.function.most_in_environment
         others = sum(other.provisioned or 0 for other in self.all() if other is not entry)
         return self.in_flight >= reserved * each or entry.in_flight >= (reserved - others) * each
+
+    def at_once_here(self, most: int, *, running: int) -> int:
+        """Return how many events may run on this machine at the same time; in a cluster, that depends on its share.
+
+        Args:
+            most: how many are to run.
+            running: how many of them run.
+        """
+        reserved = self.reserved
+        if reserved is None or self.cluster is None:
+            return most
+        self.cluster.wait(self.latest.function.name, max(0, most - running))
+        return min(most, reserved * self.latest.function.most_in_environment)
 
     def begin(self, entry: VersionEntry) -> None:
         """Count an invocation that begins to run now. In a cluster, its share may have ended while it waited.
