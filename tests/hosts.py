@@ -18,7 +18,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 CLONE_NEWNET = 0x40000000
 
@@ -27,8 +29,9 @@ def why_none() -> str | None:
     """Return why this machine cannot make hosts; None: it can."""
     if os.geteuid() != 0:
         return "only root makes network namespaces"
-    if shutil.which("ip") is None:
-        return "ip is not installed (Debian: iproute2)"
+    for program, package in (("ip", "iproute2"), ("iptables", "iptables")):
+        if shutil.which(program) is None:
+            return f"{program} is not installed (Debian: {package})"
     try:
         with hosts(1, Path("/nonexistent"), stem=f"tp{os.getpid() % 1_000_000}"):
             return None
@@ -63,6 +66,29 @@ class Host:
         """Pull the host's network cable, or put it in."""
         _ip(self.hub, "link", "set", self.name, "up" if is_in else "down")
 
+    def processes(self) -> list[int]:
+        """The processes on the host."""
+        listed = subprocess.run(["ip", "netns", "pids", self.name], check=True, capture_output=True, text=True)
+        return [int(pid) for pid in listed.stdout.split()]
+
+    def drop(self, way: str, *, yes: bool) -> None:
+        """Drop, or no longer drop, all that the host has ``sent`` over the network, or all that it ``received``."""
+        rule = ("OUTPUT", "-o") if way == "sent" else ("INPUT", "-i")
+        command = [
+            "ip",
+            "netns",
+            "exec",
+            self.name,
+            "iptables",
+            "-w",
+            "-A" if yes else "-D",
+            *rule,
+            "net",
+            "-j",
+            "DROP",
+        ]
+        subprocess.run(command, check=True, capture_output=True)
+
     def hears_only(self, other: Host, *, yes: bool) -> None:
         """Drop, or no longer drop, what this host sends to another one. It still receives what the other one sends."""
         _ip(self.name, "route", "add" if yes else "del", "blackhole", f"{other.address}/32")
@@ -71,9 +97,9 @@ class Host:
         """Connect to a port on the host's loopback address."""
         return self.opened(lambda: socket.create_connection(("127.0.0.1", port), timeout=300))
 
-    def opened(self, make: Callable[[], socket.socket]) -> socket.socket:
-        """Return the socket that `make` makes on the host."""
-        found: list[socket.socket | OSError] = []
+    def opened(self, make: Callable[[], T]) -> T:
+        """Return what `make` makes on the host: a socket, or a process."""
+        found: list[T | OSError] = []
 
         def enter() -> None:
             libc = ctypes.CDLL(None, use_errno=True)

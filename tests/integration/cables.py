@@ -23,7 +23,7 @@ class Cable:
     def __init__(self, target: Path) -> None:
         self.folder = target.parent / f"cable-{os.getpid()}-{next(_numbers)}"
         self._target = target
-        self._is_cut = threading.Event()
+        self._cut_ways: frozenset[str] = frozenset()
         self._pairs: list[socket.socket] = []
         self._cut_off: list[socket.socket] = []
 
@@ -43,13 +43,13 @@ class Cable:
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
-    def cut(self) -> None:
-        """Forward nothing more, in both directions."""
-        self._is_cut.set()
+    def cut(self, *ways: str) -> None:
+        """Forward nothing more: not what was ``sent``, not what would be ``received``, or by default neither."""
+        self._cut_ways = frozenset(ways or ("sent", "received"))
 
     def mend(self) -> None:
         """Forward again. The connections that were cut stay silent, and the server learns that they have ended."""
-        self._is_cut.clear()
+        self._cut_ways = frozenset()
         while self._cut_off:
             with contextlib.suppress(OSError):
                 self._cut_off.pop().shutdown(socket.SHUT_RDWR)
@@ -70,7 +70,7 @@ class Cable:
             while True:
                 for each in select.select([near, far], [], [])[0]:
                     data = each.recv(65536)
-                    if self._is_cut.is_set():
+                    if ("sent" if each is near else "received") in self._cut_ways:
                         self._cut_off.append(far)
                         return
                     if not data:

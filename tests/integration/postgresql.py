@@ -33,11 +33,13 @@ class Postgresql:
 
     Args:
         port: TCP port on loopback; with None it listens only on its Unix socket.
+        address: where it listens on TCP, too, at the default port. Everybody who reaches this address may log in.
     """
 
-    def __init__(self, port: int | None = None) -> None:
+    def __init__(self, port: int | None = None, *, address: str = "") -> None:
         self._bin = binaries()
         self._port = port
+        self._address = address or ("" if port is None else "127.0.0.1")
         self.folder = Path(tempfile.mkdtemp(prefix="thawd-pg-"))
         # PostgreSQL refuses to run as root.
         self._user = pwd.getpwnam("nobody").pw_uid if os.getuid() == 0 else None
@@ -61,8 +63,10 @@ class Postgresql:
         assert made.returncode == 0, made.stderr
         with open(self.folder / "data" / "postgresql.conf", "a") as settings:
             settings.write(_SETTINGS)
-            settings.write(f"listen_addresses = '{'' if self._port is None else '127.0.0.1'}'\n")
+            settings.write(f"listen_addresses = '{self._address}'\n")
             settings.write(f"port = {self._port or DEFAULT_PORT}\n")
+        with open(self.folder / "data" / "pg_hba.conf", "a") as who:
+            who.write("host all all samenet scram-sha-256\n")
         self.start()
         return self
 

@@ -320,6 +320,22 @@ def test_an_event_is_suspected_if_it_runs_when_its_machines_die_and_not_if_it_wa
     assert asyncio.run(work()) == {"runs": deaths - 1, "waits": 1}
 
 
+def test_copies_that_the_database_has_lost_are_made_again_while_their_machine_serves(cluster: Cluster) -> None:
+    with cluster.machine("a").up() as a:
+        sent = cluster.send(a, range(1, EVENTS + 1))
+        with psycopg.connect(cluster.url, autocommit=True) as sql:
+            # Given a standby that lacks the last transactions, and takes the place of the database
+            sql.execute(f"DELETE FROM {cluster._schema}.event_copies")  # type: ignore[arg-type]
+            tokens = sql.execute(f"SELECT token FROM {cluster._schema}.leases").fetchall()  # type: ignore[arg-type]
+            sql.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            # Then the copies are there again, although the machine has kept its lease
+            eventually(lambda: cluster.copies().total() == EVENTS, what="the copies")
+            assert sql.execute(f"SELECT token FROM {cluster._schema}.leases").fetchall() == tokens  # type: ignore[arg-type]
+        cluster.gate.touch()
+        eventually(lambda: numbers_of(cluster.rows()) == sent)
+        eventually(lambda: not cluster.copies())
+
+
 def test_nothing_is_accepted_while_the_database_is_gone_and_nothing_accepted_is_lost(tmp_path: Path) -> None:
     with Postgresql() as own:
         cluster = Cluster(tmp_path, own.url(), "restarts")

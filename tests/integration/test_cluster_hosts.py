@@ -9,11 +9,13 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests import hosts as namespaces
@@ -21,8 +23,12 @@ from tests.certificates import make_certificates
 from tests.hosts import Host
 from tests.integration.clusters import machine
 from tests.integration.conftest import Running, eventually
+from tests.integration.postgresql import PASSWORD, Postgresql
 from thawd.cluster import channel
 from thawd.cluster.links import Credentials, Link
+from thawd.resources import StoreUrl
+from thawd.stores.cluster import schema
+from thawd.stores.cluster.sessions import Session
 
 FUNCTION = '[functions.app]\nhandler = "app.handler"\nreserved_concurrency = 2\nprovisioned_concurrency = 2\n'
 
@@ -130,6 +136,32 @@ def test_a_request_on_a_machine_that_is_cut_off_fails_and_does_not_run_again(
             gate.touch()
     assert len(runs.read_text().splitlines()) == 1
     eventually(lambda: a.alive() == b.alive() == {"a", "b"}, what="two machines alive again")
+
+
+def test_the_database_notices_soon_that_a_machine_has_gone_without_a_word(tmp_path: Path) -> None:
+    if (why := namespaces.why_none()) is not None:
+        pytest.skip(why)
+    with (
+        namespaces.hosts(2, tmp_path, stem=f"tv{os.getpid() % 1_000_000}") as (one, other),
+        contextlib.ExitStack() as stack,
+    ):
+        server = Postgresql(address=other.address)
+        other.opened(lambda: stack.enter_context(server))
+        url = StoreUrl(text=server.url(host=other.address), shown="there", secrets=(PASSWORD,))
+        schema.prepare(StoreUrl(text=server.url(), shown="there", secrets=(PASSWORD,)))
+        session = Session(url)
+        stack.callback(session.close)
+        one.opened(lambda: session.run(lambda c: c.execute("SELECT 1").fetchone(), until=time.monotonic() + 60))
+        with psycopg.connect(server.url(), autocommit=True) as sql:
+
+            def connections() -> int:
+                row = sql.execute("SELECT count(*) FROM pg_stat_activity WHERE client_addr IS NOT NULL").fetchone()
+                assert row is not None
+                return int(row[0])
+
+            assert connections() == 1
+            one.plug(is_in=False)
+            eventually(lambda: connections() == 0, what="the end of the connection")
 
 
 async def test_a_connection_ends_when_its_data_is_not_acknowledged(tmp_path: Path) -> None:

@@ -313,6 +313,24 @@ async def test_connections_to_a_machine_that_has_left_are_ended_after_its_last_r
         running.cancel()
 
 
+async def test_connections_without_requests_end_with_that_of_the_summaries() -> None:
+    # The other machine has perhaps started again. A request over one of the old connections would fail.
+    async with pair() as both, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        members = Membership(
+            Credentials("a", KEY), {}, MachineIndex(silence_s=5.0), summarise=Summary, report=lambda line: None
+        )
+        members.set_machines({"b": ("127.0.0.1", both.port)})
+        running = tasks.create_task(members.run(lambda: None))
+        await both.host.heard_one.wait()
+        invocation = both.invocation("echo")
+        await members.links["b"].call(invocation_head(invocation, "i", now_s=time.monotonic()), b"data")
+        [idle] = members.links["b"]._idle
+        [summaries] = members._summary_links.values()
+        summaries.close()
+        await idle.ended.wait()
+        running.cancel()
+
+
 async def test_summaries_arrive_and_the_end_of_their_connection_is_noticed() -> None:
     async with pair() as both:
         link = await both.links.open()

@@ -273,6 +273,11 @@ class Links:
                 else:
                     link.close()
 
+    def end_idle(self) -> None:
+        """End the connections that no request uses: they would fail if the other machine has started again."""
+        while self._idle:
+            self._idle.pop().close()
+
     @property
     def are_used(self) -> bool:
         """Whether requests wait for a connection to the other machine or for its answers."""

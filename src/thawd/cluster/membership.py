@@ -141,6 +141,7 @@ class Membership:
                     if self._summary_links.get(name) is link:
                         del self._summary_links[name]
                     link.close()
+                    links.end_idle()
             await asyncio.sleep(SUMMARY_S)
 
     def close(self) -> None:

@@ -37,6 +37,12 @@ class ClusterDatabase:
         self._sessions: list[Session] = []
         self._threads = threads.StoreThreads(connections, store=f"the cluster's database {url}")
 
+    @property
+    def opened(self) -> int:
+        """How many connections were opened. If this grows, the database was perhaps replaced by a copy of it."""
+        with self._lock:
+            return sum(session.opened for session in self._sessions)
+
     async def run(self, work: Callable[[PatientConnection], T], *, patience_s: float = ANSWER_S) -> T:
         """`Session.run` in another thread, for at most `patience_s` seconds. `work` may be repeated.
 

@@ -7,7 +7,9 @@ other, so that no two of them disturb each other:
    that others have taken over meanwhile, adopts those whose copies it owns but whose events it does not have, and
    copies those that have no copy. Until then, no event begins to run here.
 2. The copies follow the changes of their events.
-3. About once a second, it takes over events of dead machines.
+3. After a connection was opened again, it copies the events that have no copy: another server with the last state of
+   the database that it knew has perhaps taken the place of the one before.
+4. About once a second, it takes over events of dead machines.
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ class EventCopier:
         self._in_use: set[str] = set()  # keys of copies whose events are being stored
         self._joined = 0  # token of the lease with which this machine has joined last
         self._must_adopt = False  # whether there may be copies of this machine without events
+        self._checked = 0  # connections that had been opened when it was last checked that all events have copies
         self._changed = asyncio.Event()
         self.hands_over = False
         self.on_joined: Callable[[], object] = lambda: None
@@ -234,6 +237,8 @@ class EventCopier:
                     if self._must_adopt:
                         await self._adopt_all()
                     await self._follow()
+                    if self._cluster.opened != self._checked:
+                        await self._copy_missing(lease)
                     if time.monotonic() >= look_at:
                         look_at = time.monotonic() + _LOOK_S
                         await self._take_over(lease)
@@ -295,6 +300,9 @@ class EventCopier:
 
     async def _copy_missing(self, lease: Lease) -> None:
         """Copy the events again whose copies the database has lost, for example because it was restored."""
+        opened, in_use = self._cluster.opened, set(self._in_use)
+        while in_use & self._in_use:  # noqa: ASYNC110 - of these, the state file perhaps does not have the events yet
+            await asyncio.sleep(_COLLECT_S)
         after = ""
         while found := await self._state.read(partial(copied_events.copied, after=after, limit=_EVENTS)):
             keys = [key for key, _, _ in found]
@@ -303,6 +311,7 @@ class EventCopier:
             if lost:
                 await self._copy_again(lost, lease)
             after = keys[-1]
+        self._checked = opened
 
     async def _copy_again(self, lost: Sequence[tuple[str, NewEvent, copied_events.Progress]], lease: Lease) -> None:
         keys = [key for key, _, _ in lost]

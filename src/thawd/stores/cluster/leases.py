@@ -36,11 +36,14 @@ FROM unnest(%s::text[], %s::bigint[]) AS mine (name, token)
 WHERE leases.name = mine.name AND leases.token = mine.token AND leases.holder = %s AND leases.until > clock_timestamp()
 RETURNING leases.name
 """
+# A token is at least the time. So no token is used twice if the database loses its last transactions, because a standby
+# that lacks them or a backup has taken its place.
 _TAKE = """
 INSERT INTO leases (name, holder, token, until)
-SELECT name, %(holder)s, 1, clock_timestamp() + make_interval(secs => %(duration)s)
+SELECT name, %(holder)s, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+    clock_timestamp() + make_interval(secs => %(duration)s)
 FROM unnest(%(names)s::text[]) AS wanted (name)
-ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, token = leases.token + 1,
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, token = greatest(leases.token + 1, excluded.token),
     until = clock_timestamp() + make_interval(secs => %(duration)s)
 WHERE leases.until <= clock_timestamp() OR leases.holder = excluded.holder
 RETURNING name, token

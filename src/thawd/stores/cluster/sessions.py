@@ -45,9 +45,13 @@ _DEFAULTS = {
     "target_session_attrs": "read-write",  # of several servers, the one that is not a standby
 }
 # The server ends the transaction of a machine that is paused or cut off in the middle, because the rows that it locked
-# would keep others from taking over. `synchronous_commit` may be stronger than "on", but not weaker.
+# would keep others from taking over. It also notices soon that a machine has gone without a word: by default that takes
+# two hours, and a network that fails often would use up all connections. `synchronous_commit` may be stronger than
+# "on", but not weaker.
 _SETTINGS = """
-SELECT set_config('idle_in_transaction_session_timeout', '1s', false), set_config('lock_timeout', '2s', false),
+SELECT set_config('tcp_keepalives_idle', '5', false), set_config('tcp_keepalives_interval', '2', false),
+    set_config('tcp_keepalives_count', '3', false), set_config('tcp_user_timeout', '10s', false),
+    set_config('idle_in_transaction_session_timeout', '1s', false), set_config('lock_timeout', '2s', false),
     set_config('statement_timeout', '30s', false),
     CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
         THEN set_config('synchronous_commit', 'on', false) END,
@@ -67,6 +71,9 @@ class Session:
     Args:
         url: the database; the parameter ``schema`` of the URL names the schema.
         check: examines a new connection before it is used, for example the version of the schema.
+
+    Attributes:
+        opened: how many connections it has opened.
     """
 
     def __init__(self, url: StoreUrl, *, check: Callable[[PatientConnection], None] | None = None) -> None:
@@ -75,6 +82,7 @@ class Session:
         self._check = check
         self._connection: PatientConnection | None = None
         self._ending = threading.Event()
+        self.opened = 0
         self.schema = own.get("schema", SCHEMA)
 
     def run(self, work: Callable[[PatientConnection], T], *, until: float) -> T:
@@ -200,6 +208,7 @@ class Session:
         except BaseException:
             self._drop()
             raise
+        self.opened += 1
         return connection
 
     def _prepare(self, connection: PatientConnection) -> None:
