@@ -71,6 +71,9 @@ def test_the_command_line_invokes_shows_logs_and_status(echo: Project) -> None:
         assert json.loads(done.stdout)["errorType"] == "ZeroDivisionError"
         assert echo.command("invoke", "nobody").returncode == 1
         assert "app: Active" in echo.command("status").stdout
+        measured = re.search(r"app: Active; 1 idle, .* with ([0-9.]+) MiB; ", echo.command("status", "--memory").stdout)
+        assert measured is not None
+        assert 1 < float(measured[1]) < 100
         log = eventually(
             lambda: (text := echo.command("logs", "app").stdout).count("REPORT RequestId") == 2 and text, what="the log"
         )

@@ -11,7 +11,7 @@ import click
 
 from thawd.cli.client import fetch
 from thawd.cli.exits import fail
-from thawd.cli.machines import Cluster, cluster_of, machine_option, machine_row
+from thawd.cli.machines import Answers, Cluster, cluster_of, machine_option, machine_row
 from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import print_text
 
@@ -20,17 +20,20 @@ from thawd.cli.output import print_text
     epilog=examples(
         "thawd status",
         "thawd status --json | jq .functions.classify.starts",
+        "thawd status --memory                # what the environments take at present",
         "thawd status --machine b             # one machine of a cluster",
     )
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole status document as JSON.")
+@click.option("--memory", is_flag=True, help="Measure the memory of the environments (PSS), which takes a moment.")
 @machine_option
 @config_option
-def status(as_json: bool, machine: str | None, config_path: Path) -> None:
+def status(as_json: bool, memory: bool, machine: str | None, config_path: Path) -> None:
     """Show environments, starts and latencies by function.
 
     The figures come from the running server. If environments of a function could start faster, by a thaw or a fork, the
-    output shows why they do not.
+    output shows why they do not. With --memory, it shows how much memory the environments that are ready take at
+    present, with their child processes. A page that several processes share is divided among them.
 
     In a cluster, the output is a table of all machines, and a table of functions with a row for each function on each
     machine; with --json, it is one object with the status documents of all machines. With --machine, it has the details
@@ -39,26 +42,33 @@ def status(as_json: bool, machine: str | None, config_path: Path) -> None:
     settings = load(config_path)
     cluster = cluster_of(settings, machine)
     if cluster is not None and machine is None:
-        _print_cluster(cluster, as_json=as_json)
+        _print_cluster(cluster, as_json=as_json, memory=memory)
         return
-    answered = fetch(settings, "/_thawd/status") if cluster is None else _of_one(cluster, str(machine))
+    if cluster is None:
+        answered = fetch(settings, f"/_thawd/status{'?memory=1' if memory else ''}")
+    else:
+        answered = _of_one(cluster, str(machine), memory=memory)
     if as_json:
         click.echo(json.dumps(answered, indent=2))
     else:
         _print(answered)
 
 
-def _of_one(cluster: Cluster, machine: str) -> dict[str, Any]:
-    answers = cluster.ask("status")
+def _ask(cluster: Cluster, *, memory: bool) -> Answers:
+    return cluster.ask("status", {"memory": "1"} if memory else None)
+
+
+def _of_one(cluster: Cluster, machine: str, *, memory: bool) -> dict[str, Any]:
+    answers = _ask(cluster, memory=memory)
     if machine not in answers.documents:
         fail(f"the machine {machine} cannot be asked: {answers.away.get(machine)}")
     document: dict[str, Any] = answers.documents[machine]
     return document
 
 
-def _print_cluster(cluster: Cluster, *, as_json: bool) -> None:
+def _print_cluster(cluster: Cluster, *, as_json: bool, memory: bool) -> None:
     """Print the machines, and the functions of each."""
-    answers = cluster.ask("status")
+    answers = _ask(cluster, memory=memory)
     if as_json:
         document = {"machines": cluster.machines, "status": answers.documents, "away": answers.away}
         click.echo(json.dumps(document, indent=2))
@@ -84,6 +94,7 @@ def _function_row(name: str, machine: str, entry: dict[str, Any]) -> dict[str, A
         "state": entry["state"],
         "start": entry["start"] or "",
         **{column: f"{environments[column]:,}" for column in ("busy", "idle", "starting")},
+        **({"memory": _mib(entry["memory_bytes"])} if "memory_bytes" in entry else {}),
         "waiting": f"{entry['waiting']:,}",
         "queued": f"{entry['queued']:,}",
         "invocations": f"{sum(each['count'] for each in latencies):,}",
@@ -103,7 +114,9 @@ def _print(document: dict[str, Any]) -> None:
         click.echo(f"admission by cores: {admission['load']:.1f} of {cores} in use")
     for name, entry in document["functions"].items():
         environments = ", ".join(f"{count} {state}" for state, count in entry["environments"].items())
-        click.echo(f"\n{name}: {entry['state']}; {environments}; {entry['waiting']} waiting, {entry['queued']} queued")
+        memory = f" with {_mib(entry['memory_bytes'])}" if "memory_bytes" in entry else ""
+        waiting = f"{entry['waiting']} waiting, {entry['queued']} queued"
+        click.echo(f"\n{name}: {entry['state']}; {environments}{memory}; {waiting}")
         if entry["reason"]:
             click.echo(textwrap.indent(entry["reason"], "  "))
         if entry["start_reason"] and entry["start"]:
@@ -153,6 +166,10 @@ _COUNTED = {
 
 def _counted(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):,.1f} MiB"
 
 
 def _duration(value_ms: float) -> str:

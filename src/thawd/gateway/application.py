@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 import msgspec
 
@@ -68,6 +68,13 @@ _OPEN = (CODE_PREFIX, "/_thawd")
 _INVOKING = (InvokeApi.prefix, InvokeStreamApi.prefix, InvokeAsyncApi.prefix)
 
 
+class StatusDocument(Protocol):
+    """Makes the document for ``/_thawd/status``."""
+
+    def __call__(self, *, memory: bool = False) -> Awaitable[Mapping[str, Any]]:
+        """Return the document; with `memory`, also how much memory is in use (`thawd.scheduling.status`)."""
+
+
 @dataclass(slots=True)
 class GatewayParts:
     """The APIs that serve requests. A reload of the configuration replaces all of them together.
@@ -104,7 +111,7 @@ class GatewayParts:
     routes: RoutesApi
     objects: ObjectApi
     logs: LogsApi
-    status: Callable[[], Awaitable[Mapping[str, Any]]]
+    status: StatusDocument
     count_table: Callable[[str], Awaitable[int]]
     metrics: Callable[[str], Awaitable[bytes]]
     readiness: Callable[[], str]
@@ -350,7 +357,8 @@ class Application:
             elif self.parts.machines is not None and self.parts.machines.claims(path):
                 await self.parts.machines(scope, send)
             elif path == "/_thawd/status":
-                await respond_json(send, 200, await self.parts.status())
+                document = await self.parts.status(memory="memory" in parse_qs(scope["query_string"].decode("latin-1")))
+                await respond_json(send, 200, document)
             elif self.parts.sources is not None and (path + "/").startswith(SOURCES_PREFIX + "/"):
                 await self.parts.sources(scope, send)
             elif self.parts.cluster is not None and path.startswith(CLUSTER_PREFIX + "/"):

@@ -11,6 +11,7 @@ from thawd.environments.starts.origin import Origin
 from thawd.invocation import StartKind
 from thawd.scheduling.core_admission import CORE
 from thawd.scheduling.function_entries import FunctionEntry, VersionEntry
+from thawd.scheduling.pool import Pool
 from thawd.scheduling.tenant_pools import TenantPools
 from thawd.telemetry.metrics import FunctionMetrics
 
@@ -44,6 +45,7 @@ def _of_version(entry: VersionEntry, metrics: FunctionMetrics, spawner: Spawner)
         "template_init_ms": None if origin is None or origin.init_ms is None else round(origin.init_ms, 3),
         "snapshot": None if origin is None else _snapshot(metrics, origin),
         "environments": dict(NO_ENVIRONMENTS) if pool is None else pool.counts(),
+        "processes": [] if pool is None else _processes(pool),
         "keep_alive": None if pool is None else {"policy": entry.function.keep_alive, **pool.keeping()},
         "waiting": 0 if pool is None else pool.waiting,
         "spare": pool is not None and pool.has_spare,
@@ -53,6 +55,12 @@ def _of_version(entry: VersionEntry, metrics: FunctionMetrics, spawner: Spawner)
         "tenants": pool.tenants if isinstance(pool, TenantPools) else None,
         "cores_each": None if pool is None or pool.share.load is None else pool.share.load / CORE,
     }
+
+
+def _processes(pool: Pool) -> list[int]:
+    """Return the process ids of all environments that are ready."""
+    environments = pool.of_all_tenants() if isinstance(pool, TenantPools) else pool.all()
+    return [environment.child.pid for environment in environments if environment.child is not None]
 
 
 def _snapshot(metrics: FunctionMetrics, origin: Origin) -> dict[str, Any]:

@@ -105,6 +105,10 @@ class TenantPools(Pool):
                 counts[state] += number
         return counts
 
+    def of_all_tenants(self) -> list[Environment]:
+        """Return all environments that are ready: those of the tenants, and those that no tenant has used."""
+        return [*self.all(), *(each for pool in self._tenants.values() for each in pool.all())]
+
     async def acquire(self, invocation: Invocation) -> Lease:
         """Lease an environment of the invocation's tenant; see `Pool.acquire`."""
         if self.retired:

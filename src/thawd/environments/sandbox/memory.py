@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -197,6 +197,22 @@ def _anonymous_bytes(pid: int) -> int:
         return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return 0
+
+
+def proportional_bytes(pids: Iterable[int]) -> int:
+    """Return the memory of processes and their descendants, with each shared page divided among all that map it (PSS).
+
+    A process that has ended, or whose figures this process may not read, counts as 0. Blocks, for up to some
+    milliseconds for each GiB. Source: proc(5), smaps_rollup.
+    """
+    total = 0
+    for process in {each for pid in pids for each in with_descendants(pid)}:
+        try:
+            rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        total += next((int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:")), 0)
+    return total
 
 
 def private_bytes(pid: int) -> int:

@@ -281,3 +281,13 @@ def _room(settings: Settings, spawner: Spawner) -> Room:
             "or provisioned_concurrency, or set server.max_environments"
         )
     return found
+
+
+def add_memory(functions: dict[str, Any]) -> None:
+    """Measure the memory of the processes of each version in a status document, and add it as ``memory_bytes``. Blocks.
+
+    The value of a function is that of ``$LATEST``, as that of its ``processes``. See `memory.proportional_bytes`.
+    """
+    for function in functions.values():
+        for version in (function, *function.get("versions", {}).values()):
+            version["memory_bytes"] = memory.proportional_bytes(version["processes"])

@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -21,6 +21,7 @@ from thawd.cluster.questions import Asker
 from thawd.config import Settings
 from thawd.config.options.functions import LOG_GROUP
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError
+from thawd.gateway.application import StatusDocument
 from thawd.gateway.thawd_api.machines import MachinesApi
 from thawd.queue.operator_view import OperatorView
 from thawd.recording.minute_counts import failures_in
@@ -74,7 +75,7 @@ class MachineInputs:
     url: str
     queue: OperatorView
     records: Records | None
-    status: Callable[[], Awaitable[Mapping[str, Any]]]
+    status: StatusDocument
     settings: Callable[[], Settings]
 
 
@@ -133,8 +134,8 @@ class MachinesSubsystem:
                 self._report = (time.monotonic(), report)
             return report
 
-    async def _tell_status(self, _: Mapping[str, str]) -> bytes:
-        return msgspec.json.encode(await self._inputs.status())
+    async def _tell_status(self, arguments: Mapping[str, str]) -> bytes:
+        return msgspec.json.encode(await self._inputs.status(memory="memory" in arguments))
 
     async def _tell_queue(self, _: Mapping[str, str]) -> bytes:
         return msgspec.json.encode(await self._inputs.queue.overview())

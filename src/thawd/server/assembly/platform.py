@@ -44,7 +44,7 @@ from thawd.server.assembly.cluster import ClusterSubsystem, text_of
 from thawd.server.assembly.control import ControlSubsystem
 from thawd.server.assembly.drain import Drain
 from thawd.server.assembly.events import EventSubsystem
-from thawd.server.assembly.execution import ExecutionSubsystem, SpawnTask
+from thawd.server.assembly.execution import ExecutionSubsystem, SpawnTask, add_memory
 from thawd.server.assembly.machines import MachineInputs, MachinesSubsystem
 from thawd.server.assembly.networks import Networks
 from thawd.server.assembly.recording import PageInputs, RecordingSubsystem
@@ -468,7 +468,7 @@ class Platform:
             ),
         )
 
-    async def _status(self) -> dict[str, Any]:
+    async def _status(self, *, memory: bool = False) -> dict[str, Any]:
         dispatcher = self.execution.dispatcher
         functions: dict[str, Any] = {}
         names = dispatcher.names()
@@ -476,6 +476,8 @@ class Platform:
             functions |= dispatcher.status_of(names[start : start + _AT_A_TIME])
             await asyncio.sleep(0)  # lets other tasks serve requests
         await self.events.add_status(functions)
+        if memory:
+            await asyncio.to_thread(add_memory, functions)
         status = {"url": self.url, "pid": os.getpid(), **self.execution.limits, "functions": functions}
         return status if self.cluster is None else {**status, "cluster": self.cluster.describe()}
 
