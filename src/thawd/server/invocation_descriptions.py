@@ -23,6 +23,7 @@ from thawd.recording.event_sources import UNKNOWN, source_of
 from thawd.recording.record_making import ending_of, trace_root
 from thawd.recording.redaction import Redactor
 from thawd.scheduling.ended_invocations import EndedInvocation
+from thawd.server.refusal_texts import refusal_text
 from thawd.telemetry.console import harmless
 from thawd.telemetry.logs.events import LogEvents
 from thawd.wire.frames import LONGEST_LOGGED
@@ -108,7 +109,7 @@ class InvocationDescriptions:
             trace = self._trace(ended, error, is_last_try=is_last_try)
             if trace is None:
                 return None
-        error_type, message = _reason(ended, error)
+        error_type, message = _reason(ended, error, status)
         values: frozenset[str] = frozenset()
         if trace or message or not found_source.startswith(UNKNOWN):
             values = self._redactor.secrets_of(invocation.payload)
@@ -254,8 +255,8 @@ def _measured(ended: EndedInvocation) -> dict[str, Any]:
     }
 
 
-def _reason(ended: EndedInvocation, error: _Error) -> tuple[str, str]:
-    """Type and message of the error; empty: there is none."""
+def _reason(ended: EndedInvocation, error: _Error, status: str) -> tuple[str, str]:
+    """Type and message of the error; of an answer that refuses the request, its text. Empty: there is none."""
     if ended.error is not None:
         if isinstance(ended.error, ThawdError):
             return "", ended.error.message
@@ -265,6 +266,8 @@ def _reason(ended: EndedInvocation, error: _Error) -> tuple[str, str]:
     stream = ended.invocation.stream
     if not error.errorType and stream is not None and stream.is_gone:
         return "", _GONE
+    if not error.errorType and ended.result is not None and status.startswith("4"):
+        return "", refusal_text(ended.result)
     return error.errorType, str(error.errorMessage)
 
 
