@@ -28,6 +28,12 @@ def test_a_file_that_ends_with_the_servers_lines_is_a_copy_of_its_output(tmp_pat
     assert ends_with_output(file)
 
 
+def test_a_copy_of_a_terminals_session_is_a_copy_too(tmp_path: Path, copied: str) -> None:
+    file = tmp_path / "typescript"
+    file.write_bytes(b"$ thawd up --watch\r\n" + copied.replace("\n", "\r\n").encode())
+    assert ends_with_output(file)
+
+
 def test_standard_error_may_be_copied_too(tmp_path: Path, copied: str) -> None:
     file = tmp_path / "up.log"
     file.write_text("".join(f"{line}\nthawd: after {line}\n" for line in LINES))

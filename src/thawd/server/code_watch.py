@@ -192,7 +192,7 @@ def ends_with_output(path: Path) -> bool:
         return False
     # A line that is not complete yet may follow.
     lines = end[: end.rfind(b"\n") + 1].splitlines(keepends=True)[-_OUTPUT_LINES:]
-    last = b"".join(lines)
+    last = b"".join(lines).replace(b"\r\n", b"\n")  # a terminal ends lines so, and script(1) copies what it shows
     return len(last) >= _OUTPUT_LEAST_BYTES and has_printed(last.decode(errors="replace"))
 
 
