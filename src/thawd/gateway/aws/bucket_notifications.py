@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from thawd.errors import ThawdError
 from thawd.gateway.http import Message, Receive, Scope, Send, header, raw_path_of, read_body, respond, trace_of
 from thawd.gateway.lambda_api.invoke import Accept
 from thawd.gateway.s3 import xml
+from thawd.gateway.s3.request import is_of_operation
 from thawd.gateway.s3.xml import S3Error
 from thawd.invocation import Invocation, new_request_id
 from thawd.resources import Notification
@@ -246,6 +246,11 @@ class BucketNotifications:
             self._complain(f"thawd: the event {name} of {bucket}/{key} could not be passed to {rule.arn}: {error}")
 
 
+def is_bulk_delete(scope: Scope) -> bool:
+    """Whether a request is a DeleteObjects."""
+    return scope["method"] == "POST" and "delete" in _query(scope)
+
+
 def event_name(scope: Scope) -> str | None:
     """The name of the event that a successful request causes; None for a request that causes no event."""
     _, key = _bucket_and_key(scope)
@@ -253,11 +258,11 @@ def event_name(scope: Scope) -> str | None:
     if not key:
         return None
     method = scope["method"]
-    if method == "PUT" and not (set(query) - {"x-id"}):
+    if method == "PUT" and not query:
         return "ObjectCreated:Copy" if header(scope, b"x-amz-copy-source") else "ObjectCreated:Put"
     if method == "POST" and "uploadId" in query:
         return "ObjectCreated:CompleteMultipartUpload"
-    if method == "DELETE" and not (set(query) - {"x-id", "versionId"}):
+    if method == "DELETE" and not (set(query) - {"versionId"}):
         return "ObjectRemoved:Delete"
     return None
 
@@ -313,9 +318,9 @@ def _local(tag: str) -> str:
 
 
 def _query(scope: Scope) -> dict[str, list[str]]:
-    """The query parameters, without the ``X-Amz-`` parameters of a presigned URL."""
+    """The query parameters of the operation, without those of a presigned URL's signature of either version."""
     given = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    return {name: value for name, value in given.items() if not re.match("x-amz-", name, re.IGNORECASE)}
+    return {name: value for name, value in given.items() if is_of_operation(name.lower())}
 
 
 def _bucket_and_key(scope: Scope) -> tuple[str, str]:

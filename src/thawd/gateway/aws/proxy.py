@@ -14,7 +14,7 @@ from urllib.parse import quote
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
 from thawd.gateway.aws import caller_identity
 from thawd.gateway.aws.apis import CustomDomains, EmulatedApis
-from thawd.gateway.aws.bucket_notifications import BucketNotifications
+from thawd.gateway.aws.bucket_notifications import BucketNotifications, is_bulk_delete
 from thawd.gateway.aws.error_documents import ServiceError
 from thawd.gateway.aws.refusals import refuse, service_of
 from thawd.gateway.http import (
@@ -98,13 +98,13 @@ class AwsProxy:
         """Serve one request."""
         import httpx
 
-        if service_of(scope) == "s3" and await self._notifications.serve(scope, receive, send, self._pass_bytes):
-            return
+        service = service_of(scope)
         answered: list[bytes] = []
-        is_sts = service_of(scope) == "sts"
-        is_bulk = scope["method"] == "POST" and scope["query_string"].split(b"=")[0] == b"delete"
+        is_bulk = service == "s3" and is_bulk_delete(scope)
         try:
-            if is_sts:
+            if service == "s3" and await self._notifications.serve(scope, receive, send, self._pass_bytes):
+                return
+            if service == "sts":
                 await caller_identity.serve(scope, receive, send, keys=self._keys, pass_on=self._pass_bytes)
                 return
             status = await self._pass_on(scope, _body(receive), _copying_body(send, answered) if is_bulk else send)
@@ -115,9 +115,9 @@ class AwsProxy:
             await refuse(scope, send, ServiceError("ServiceUnavailable", message, 503, new_request_id()))
             return
         finally:
-            if service_of(scope) == "apigateway" and scope["method"] not in READING:
+            if service == "apigateway" and scope["method"] not in READING:
                 self._domains.changed()
-        if service_of(scope) == "s3" and 200 <= status < 300:
+        if service == "s3" and 200 <= status < 300:
             await self._notifications.request_succeeded(scope)
             if is_bulk:
                 await self._notifications.objects_deleted(scope, b"".join(answered))
@@ -173,9 +173,14 @@ class AwsProxy:
         return response.status_code
 
     async def _head(self, path: str, scope: Scope) -> tuple[int, str] | None:
-        """Size and ETag of an object in the emulator; None if there is no such object."""
+        """Size and ETag of an object in the emulator; None if there is no such object, or the emulator has ended."""
+        import httpx
+
         headers = [(b"host", header(scope, b"host") or b""), (b"authorization", header(scope, b"authorization") or b"")]
-        response = await self._client.head(self._url.copy_with(raw_path=path.encode("latin-1")), headers=headers)
+        try:
+            response = await self._client.head(self._url.copy_with(raw_path=path.encode("latin-1")), headers=headers)
+        except httpx.HTTPError:  # the object was stored, so its event must not be lost
+            return None
         if response.status_code != 200:
             return None
         return int(response.headers.get("content-length", 0)), response.headers.get("etag", "").strip('"')

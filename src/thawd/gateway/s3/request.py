@@ -39,7 +39,7 @@ class S3Request:
         self.bucket = unquote_to_bytes(bucket).decode("utf-8", "replace")
         self.key = unquote_to_bytes(key)
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="surrogateescape")
-        self.query = {name: value for name, value in pairs if _is_of_operation(name.lower())}
+        self.query = {name: value for name, value in pairs if is_of_operation(name.lower())}
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = [*((name.lower(), value) for name, value in pairs), *self.headers.items()]
         self.asked = {name: value for name, value in given if name.startswith(_OF_HEADERS)}
@@ -80,7 +80,8 @@ class S3Request:
         return error.document(resource=self._resource, request_id=self._request_id)
 
 
-def _is_of_operation(parameter: str) -> bool:
+def is_of_operation(parameter: str) -> bool:
+    """Whether a query parameter, in lower case, belongs to the operation, and not to a signature."""
     return not (parameter.startswith(_OF_HEADERS) or parameter in _OF_SIGNATURES or parameter == _HINT)
 
 
