@@ -21,6 +21,8 @@ from thawd.errors import (
 )
 from thawd.gateway.lambda_api import inputs
 from thawd.gateway.lambda_api.inputs import ApiOperation
+from thawd.gateway.lambda_api.invoke import InvokeApi
+from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
 
 TEXT = {"type": "string"}
 
@@ -334,3 +336,26 @@ def test_a_text_is_matched_up_to_its_longest_length_or_4096_characters() -> None
     assert message.startswith("1 validation error detected: ")
     message = refusal(ValidationException, {"M": {**unbounded, "max": 5}}, {"M": "xxxxxy"})
     assert message.startswith("2 validation errors detected: "), "a text slightly too long is matched, too"
+
+
+@pytest.mark.parametrize("kind", ["integer", "long", "double", "timestamp"])
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "-1" + "0" * 400, "1e400"])
+def test_a_number_that_no_type_has_is_refused(kind: str, number: str) -> None:
+    refusal(SerializationException, {"N": {"type": kind}}, f'{{"N": {number}}}'.encode())
+
+
+@pytest.mark.parametrize("kind", ["integer", "long"])
+def test_a_whole_number_has_64_bits(kind: str) -> None:
+    for number in (-(1 << 63), (1 << 63) - 1):
+        assert read({"N": {"type": kind}}, {"N": number}) == {"N": number}
+    for number in (-(1 << 63) - 1, 1 << 63):
+        assert "can not be converted to an Integer" in refusal(
+            SerializationException, {"N": {"type": kind}}, {"N": number}
+        )
+
+
+def test_a_function_may_be_called_as_an_operation_is() -> None:
+    for name in ("invocations", "response-streaming-invocations"):
+        assert not InvokeApi.claims(f"/2015-03-31/functions/{name}")
+        assert not InvokeStreamApi.claims(f"/2021-11-15/functions/{name}")
+        assert InvokeApi.claims(f"/2015-03-31/functions/{name}/invocations")

@@ -9,13 +9,14 @@ import stat
 import threading
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.waiting import pause
+from thawd.stores import uploaded_code
 from thawd.stores.uploaded_code import CodeStore
 
 
@@ -83,3 +84,29 @@ def test_code_that_was_announced_is_unpacked_before_it_is_added(tmp_path: Path) 
     code = asyncio.run(store.add(_zip(3)))
     assert store.recent() >= {code.name}
     assert (store.package_path(code.name) / "folder2/file2.py").read_text() == "number = 2"
+
+
+class Links(dict[str, str]):
+    """Links of a zip file. A zip file can have a million, so nothing may look at all of them for each link."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("all links are looked at")
+
+
+@pytest.mark.parametrize(
+    ("link", "points_to", "stays"),
+    [
+        ("a", "b/c", True),
+        ("a/b", "../c", True),
+        ("a", "folder/x", True),
+        ("a/b", "../../c", False),
+        ("a", "up/x", False),
+        ("a", "again/up", False),
+        ("a", "circle", False),
+        ("a", "/etc", False),
+        ("folders", "folder2/up", True),
+    ],
+)
+def test_where_a_link_leads_is_found_without_a_look_at_all_links(link: str, points_to: str, stays: bool) -> None:
+    links = Links({"folder": "real", "up": "..", "again": ".", "circle": "circle2", "circle2": "circle"})
+    assert uploaded_code._stays_inside(link, points_to, links) is stays

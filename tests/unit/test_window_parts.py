@@ -7,7 +7,9 @@ import base64
 import itertools
 import json
 import random
+import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from thawd.errors import InvalidParameterValueException
 from thawd.stores.invocations.record_queries import ErrorCount
 from thawd.stores.invocations.record_rows import InvocationRow
 from thawd.window import failures, heat_map, try_page, waterfall
-from thawd.window.layout import code, counted, milliseconds, page, size
+from thawd.window.layout import code, counted, indented, milliseconds, page, size, whole_number
 from thawd.window.live import Live
 from thawd.window.markup import Html, el, render
 from thawd.window.session import COOKIE, Sessions
@@ -99,6 +101,39 @@ def test_answers_are_shown_as_what_they_are() -> None:
     assert "<pre" in render(try_page.shown(b"[1, 2]", None)) and "<pre" in render(try_page.shown(b"\xff", None))
 
 
+def test_answers_that_are_hardly_json_are_shown() -> None:
+    for answer in (b"[" * 100_000, b'{"a": ' * 100_000, b"9" * 5000):
+        assert "<pre" in render(try_page.shown(answer, None))
+    assert "<pre" in render(try_page.shown(b'{"statusCode": 200, "body": "\\ud800"}', None))
+
+
+@pytest.mark.parametrize("show", [code, lambda body: render(try_page._indented(body))])
+def test_deeply_nested_json_needs_little_memory_on_a_page(show: Callable[[bytes], Html]) -> None:
+    body = b"[" * 400 + b",".join([b"1"] * 20_000) + b"]" * 400  # 40 KB; with indents, it would have 16 MB
+    tracemalloc.start()
+    try:
+        page = show(body)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(page) < 100_000
+    assert peak_bytes < 4 << 20
+
+
+def test_json_is_indented_as_far_as_it_is_shown() -> None:
+    assert indented('{"a":[1]}', most=100) == '{\n  "a": [\n    1\n  ]\n}'
+    assert indented("no JSON", most=3) == "no JSON"
+    assert "Only the first 20,000 characters are shown. Without indents, the text has 30,002." in code(
+        b'"' + b"a" * 30_000 + b'"'
+    )
+
+
+def test_a_parameter_is_a_whole_number_or_nothing() -> None:
+    assert [whole_number(text) for text in ("0", "12", "", "-1", "1.5", "\xb2", "\u0663", "9" * 19, "9" * 5000)] == [
+        0, 12, *[None] * 7,
+    ]  # fmt: skip
+
+
 def test_figures_have_units() -> None:
     assert (counted(1, "row"), counted(0, "row"), counted(1200, "row")) == ("1 row", "0 rows", "1,200 rows")
     assert [milliseconds(value) for value in (None, 0.1234, 12.3, 999.4, 1500, 90_000)] == [
@@ -136,6 +171,8 @@ def test_a_file_of_any_type_arrives(kind: str) -> None:
     ("kind", "body"),
     [
         ("multipart/form-data", b"x"),
+        ("multipart/form-data; boundary*=utf-8''%E2%82%AC", b"x"),
+        ("multipart/form-data; boundary=b", b"x"),
         ("multipart/form-data; boundary=b", b"--b\r\n\r\ncut off"),
         ("multipart/form-data; boundary=b", b"--b\r\ncontent-disposition: form-data; name=a\r\n\r\n" * 60),
         ("application/x-www-form-urlencoded", b"a=1&" * 60),

@@ -334,6 +334,15 @@ def _read(source: IO[bytes]) -> bytes:
         raise zipfile.BadZipFile(str(error)) from None
 
 
+def _above(path: str) -> Iterator[str]:
+    """The folders that a path is in, from the outermost one on, and the path itself."""
+    at = path.find("/")
+    while at >= 0:
+        yield path[:at]
+        at = path.find("/", at + 1)
+    yield path
+
+
 def _stays_inside(link: str, points_to: str, links: dict[str, str]) -> bool:
     """Whether a link leads to a path inside the folder, directly or through other links."""
     for _ in range(_DEEPEST_LINKS):
@@ -342,7 +351,7 @@ def _stays_inside(link: str, points_to: str, links: dict[str, str]) -> bool:
         reached = os.path.normpath(os.path.join(os.path.dirname(link), points_to))  # noqa: PTH118, PTH120
         if reached == ".." or reached.startswith("../"):
             return False
-        through = next((other for other in links if reached == other or reached.startswith(f"{other}/")), None)
+        through = next((folder for folder in _above(reached) if folder in links), None)
         if through is None:
             return True
         if through == link:

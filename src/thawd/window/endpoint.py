@@ -39,7 +39,7 @@ from thawd.window import (
     try_page,
 )
 from thawd.window.elsewhere import Elsewhere
-from thawd.window.layout import ROOT, counted, page
+from thawd.window.layout import ROOT, counted, page, whole_number
 from thawd.window.live import Live
 from thawd.window.markup import Content, el
 from thawd.window.session import Sessions
@@ -231,7 +231,7 @@ class Window:
         if kind == "invocations" and name:
             title, content = await self._invocation(name, query, token)
             return title, content, f"{ROOT}/invocations"
-        number = _number(name)
+        number = whole_number(name)
         if kind == "records" and number is not None:
             raise _Goto(await self._of_record(number))
         if kind == "dead" and number is not None:
@@ -255,7 +255,7 @@ class Window:
             if not others.found:
                 raise ResourceNotFoundException(elsewhere.nowhere(request_id, others)) from None
             return "Invocation", elsewhere.nothing_here(request_id, others)
-        shown = _number(query.get("attempt", ""))
+        shown = whole_number(query.get("attempt", ""))
         content = await invocation_page.content(self._sources, whole, token=token, attempt=shown)
         same = None if others is None else others.only(request_id)
         if same is not None and same.found:
@@ -309,7 +309,7 @@ class Window:
     async def _change_letters(self, verb: str, form: Mapping[str, str], token: str) -> bytes:
         queue = self._sources.queue
         if verb == "undo":
-            done, what = await queue.undo(_number(form.get("removal", "")) or 0), "restored"
+            done, what = await queue.undo(whole_number(form.get("removal", "")) or 0), "restored"
         elif verb == "redrive":
             done, what = await queue.redrive(_selection(form)), "queued again"
         else:
@@ -365,12 +365,8 @@ class Window:
         return invocation, await self._sources.dispatcher.invoke(invocation)
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
-
-
 def _selection(form: Mapping[str, str]) -> Selection:
-    number = _number(form.get("id", ""))
+    number = whole_number(form.get("id", ""))
     if number is not None:
         return Selection(ids=[number])
     return Selection(function=form["function"]) if form.get("function") else Selection(all=form.get("all") == "1")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from thawd.recording.records import Records, filter_from
 from thawd.stores.invocations.record_queries import MOST_BEGINNING, MOST_COUNTED, MOST_SCANNED, ErrorCount, Page
 from thawd.stores.invocations.record_rows import InvocationRow
-from thawd.window.layout import ROOT, function_link, invocation_link, link, milliseconds, table, when
+from thawd.window.layout import ROOT, function_link, invocation_link, link, milliseconds, table, when, whole_number
 from thawd.window.markup import Content, Html, el
 
 _SPANS = (("3600", "the last hour"), ("86400", "the last day"), ("604800", "the last week"), ("", "any time"))
@@ -30,7 +30,8 @@ async def content(records: Records, query: Mapping[str, str], *, only_failures: 
     """
     asked = {name: value for name, value in query.items() if value}
     span = asked.get("span", "")
-    since_s = time.time() - float(span) if span.isdigit() and len(span) < 10 else None
+    span_s = whole_number(span)
+    since_s = None if span_s is None else max(0.0, time.time() - span_s)
     wanted = filter_from(
         {
             **{name: asked[name] for name in ("function", "error", "text", "start") if name in asked},
@@ -39,9 +40,7 @@ async def content(records: Records, query: Mapping[str, str], *, only_failures: 
         }
     )
     before = asked.get("before", "")
-    page = await records.page(
-        wanted, before=int(before) if before.isdigit() and len(before) < 19 else None, limit=_ROWS
-    )
+    page = await records.page(wanted, before=whole_number(before), limit=_ROWS)
     here = "failures" if only_failures else "invocations"
     parts: list[Content] = [_filters(asked, here)]
     if only_failures and not before and "error" not in asked:

@@ -158,6 +158,11 @@ def when(at_ms: float) -> Html:
     return el("time", text, datetime=text.replace(" ", "T") + "Z")
 
 
+def whole_number(text: str) -> int | None:
+    """Return the whole number that a parameter of a request is, of at most 18 digits; None: it is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
 def milliseconds(value: float | None) -> str:
     """Return a duration with a unit, or a dash."""
     if value is None:
@@ -186,14 +191,33 @@ def size(count: float) -> str:
 def code(body: bytes) -> Html:
     """Return JSON with indents, or another text, in a block."""
     text = body.decode("utf-8", "replace")
-    try:
-        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        pass
-    cut = len(text) > _LONGEST_JSON
+    shown = indented(text, most=_LONGEST_JSON)
+    note = f"Only the first {_LONGEST_JSON:,} characters are shown. Without indents, the text has {len(text):,}."
     return render(
         [
-            el("pre", el("code", text[:_LONGEST_JSON]), tabindex="0", class_="scroll"),
-            el("p", f"The first {_LONGEST_JSON:,} of {len(text):,} characters.") if cut else None,
+            el("pre", el("code", shown[:_LONGEST_JSON]), tabindex="0", class_="scroll"),
+            el("p", note) if len(shown) > _LONGEST_JSON else None,
         ]
     )
+
+
+def indented(text: str, *, most: int) -> str:
+    """Return JSON with indents, or another text unchanged.
+
+    Deeply nested JSON of a few hundred KiB would have hundreds of MiB with indents.
+
+    Args:
+        text: the text.
+        most: with more characters than this, the JSON is cut off, and still has more than this.
+    """
+    parts: list[str] = []
+    size = 0
+    try:
+        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                break
+    except (ValueError, RecursionError):
+        return text
+    return "".join(parts)

@@ -23,6 +23,7 @@ from thawd.window.layout import (
     milliseconds,
     size,
     table,
+    whole_number,
 )
 from thawd.window.markup import Content, Html, el
 from thawd.window.sources import Sources
@@ -49,11 +50,8 @@ async def content(sources: Sources, query: Mapping[str, str], *, token: str) -> 
         ]
         for name, each in functions.items()
     ]  # fmt: skip
-    after = query.get("after", "0")
     function = query.get("function") or None
-    page = await sources.queue.page(
-        function, after=int(after) if after.isdigit() and len(after) < 19 else 0, limit=_ROWS
-    )
+    page = await sources.queue.page(function, after=whole_number(query.get("after", "")) or 0, limit=_ROWS)
     letters = page["dead_letters"]
     heads = ["#id", "function", "event", "became a dead letter", "why", "#attempts", "error"]
     errors: dict[str, str] = {}

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from thawd.recording.records import Records
-from thawd.window.layout import ROOT, code, counted, hidden
+from thawd.window.layout import ROOT, code, counted, hidden, indented, whole_number
 from thawd.window.markup import Content, Html, el
 from thawd.window.sources import Sources
 
 _MOST_FUNCTIONS = 1000
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _MOST_ROWS = 100
+_MOST_INDENTED = 20_000
 
 
 async def content(
@@ -35,9 +36,9 @@ async def content(
     names = sorted(sources.dispatcher.names())[:_MOST_FUNCTIONS]
     chosen, note = query.get("function", ""), None
     request = query.get("request")
-    letter = query.get("dead", "")
-    if event is None and letter.isascii() and letter.isdigit() and len(letter) < 19:
-        chosen, event, note = await _dead(sources, int(letter))
+    letter = whole_number(query.get("dead", ""))
+    if event is None and letter is not None:
+        chosen, event, note = await _dead(sources, letter)
     elif event is None and request and sources.records is not None:
         chosen, event, note = await _recorded(sources.records, request)
     options = [el("option", name, value=name, selected=name == chosen) for name in names]
@@ -86,11 +87,11 @@ async def _dead(sources: Sources, number: int) -> tuple[str, str, str]:
 
 
 def _indented(event: bytes) -> str:
+    """Return an event for a field that a person edits: with indents, unless they would make it much longer."""
     text = event.decode("utf-8", "replace")
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
+    most = _MOST_INDENTED + 4 * len(text)
+    made = indented(text, most=most)
+    return made if len(made) <= most else text
 
 
 def shown(answer: bytes, content_type: str | None) -> Content:
@@ -99,7 +100,7 @@ def shown(answer: bytes, content_type: str | None) -> Content:
         return _image(content_type, base64.b64encode(answer).decode())
     try:
         document = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         return code(answer)
     if isinstance(document, dict) and "statusCode" in document and isinstance(document.get("body"), str):
         return [el("p", f"HTTP status {document['statusCode']}"), _http_body(document)]
@@ -112,13 +113,14 @@ def _http_body(document: dict[str, Any]) -> Content:
     kinds = {str(name).lower(): str(value) for name, value in pairs}
     kind = kinds.get("content-type", "").partition(";")[0].strip().lower()
     body: str = document["body"]
+    text = body.encode(errors="replace")  # JSON can contain halves of surrogate pairs
     if document.get("isBase64Encoded"):
         try:
             data = base64.b64decode(body, validate=True)
         except (binascii.Error, ValueError):
-            return code(body.encode())
+            return code(text)
         return _image(kind, body) if kind in _IMAGES else code(data)
-    return code(body.encode())
+    return code(text)
 
 
 def _image(kind: str, encoded: str) -> Html:

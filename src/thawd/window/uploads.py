@@ -56,11 +56,12 @@ def form_of(content_type: str, body: bytes) -> Form:
     if boundary is None:
         raise _no_form()
     # The email package would read a file of type message/rfc822, too, and needs much memory for a file of short lines.
-    _, *parts, end = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1"), _MOST_FIELDS + 1)
-    if not parts or not end.startswith(b"--"):
+    separator = b"\r\n--" + boundary.encode("latin-1", "replace")
+    pieces = (b"\r\n" + body).split(separator, _MOST_FIELDS + 1)  # what precedes the first part, parts, the end
+    if len(pieces) < 3 or not pieces[-1].startswith(b"--"):
         raise _no_form()
     form = Form()
-    for part in parts:
+    for part in pieces[1:-1]:
         head, _, content = part.partition(b"\r\n\r\n")
         headers = _headers(head.partition(b"\r\n")[2])
         name = headers.get_param("name", header="content-disposition")

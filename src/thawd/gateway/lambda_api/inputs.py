@@ -11,8 +11,8 @@ import base64
 import binascii
 import functools
 import json
-import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -32,6 +32,9 @@ from thawd.gateway.lambda_api.input_constraints import Shape, problems_of_member
 _MOST_SHOWN = 10
 # An input may have at most this many levels of nesting.
 _DEEPEST = 32
+# Whole numbers have 64 bits: one less than this is the largest, and the negative of this the smallest.
+_INTEGERS = 1 << 63
+_LARGEST_DOUBLE = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,13 +289,13 @@ def _text(value: str) -> str:
 def _integer(shape: Shape, value: Any, depth: int) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _wrong(value, "an Integer")
-    if not math.isfinite(value) or value != int(value):
+    if not -_INTEGERS <= value < _INTEGERS or value != int(value):
         raise _wrong(value, "an Integer")
     return int(value)
 
 
 def _number(shape: Shape, value: Any, depth: int) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST_DOUBLE:
         raise _wrong(value, "a Double")
     return float(value) if shape["type"] in ("double", "float") else value
 

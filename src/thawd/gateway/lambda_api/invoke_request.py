@@ -85,7 +85,8 @@ class InvokeOperation(abc.ABC):
     @classmethod
     def claims(cls, path: str) -> bool:
         """Whether a request with this path is for the operation."""
-        return path.startswith(cls.prefix) and path.endswith(cls.suffix)
+        is_long_enough = len(path) >= len(cls.prefix) + len(cls.suffix)  # there can be a function called invocations
+        return path.startswith(cls.prefix) and path.endswith(cls.suffix) and is_long_enough
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; errors are answered, not raised."""
