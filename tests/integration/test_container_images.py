@@ -308,14 +308,15 @@ def test_a_kernel_that_refuses_namespaces_is_named_with_the_way_out(images: Proj
     ("options", "status", "said"),
     [
         (["--root", "/no/such"], 120, "root folder of the function's container image cannot be mounted"),
-        (["--root", "/var", "--root-work", "/no/such"], 120, "in the container image's root this is missing"),
+        (["--root", "{empty}", "--root-work", "/no/such"], 120, "in the container image's root this is missing"),
         (["--root-work", "/tmp"], 2, "need --root"),
         (["--root", "/var", "--disk-tmp", "/tmp", "--disk-at", "/tmp", "--disk-own", "/tmp"], 2, "need --root"),
         (["--root", "/var", "--root-bind", "/var"], 2, "wrong usage"),
     ],
 )
-def test_what_thaw_cannot_make_a_root_of_it_says(options: list[str], status: int, said: str) -> None:
+def test_what_thaw_cannot_make_a_root_of_it_says(options: list[str], status: int, said: str, tmp_path: Path) -> None:
     program = Path(native_folder() or "", PROGRAM_NAME)
+    options = [option.format(empty=tmp_path) for option in options]
 
     done = subprocess.run([program, *options, "/dev/null"], capture_output=True, text=True)
 

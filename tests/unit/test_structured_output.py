@@ -7,10 +7,12 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +66,10 @@ def test_a_reader_that_does_not_read_delays_nobody_and_learns_what_it_missed(pip
     writer = LineWriter(most_bytes=200_000)
     lines = JsonLines(writing, writing, writer=writer)
     writer.start()
-    written = [lines.write("info", f"{number} " + "x" * 10_000, {}) is not None for number in range(200)]
+    written = [lines.write("info", "0 " + "x" * 100_000, {}) is not None]
+    while select.select([], [writing], [], 0)[1]:  # the writer fills the pipe with the first line, and then waits
+        time.sleep(0.001)
+    written += [lines.write("info", f"{number} " + "x" * 10_000, {}) is not None for number in range(1, 200)]
     assert written[0]
     assert not written[-1]
     assert not lines.has_room
