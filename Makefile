@@ -91,7 +91,7 @@ libraries: $(LIBRARIES)/.installed
 
 # An image takes up to 2 GB, and a program computes in two threads: two at a time, whatever the machine has.
 test-libraries: libraries  ## snapshots with torch, transformers, pandas, redis and others (3 GB on disk)
-	$(LIBRARIES)/bin/python -m pytest tests/libraries -n 2 --dist load -m "not nightly"
+	$(LIBRARIES)/bin/python -m pytest tests/libraries -n 2 --dist load -m "not nightly" --durations 12
 
 test-libraries-all: $(LIBRARIES)/.installed $(LIBRARIES_MORE)/.installed  ## the same with tensorflow, jax, torch.compile and others (7 GB on disk)
 	$(LIBRARIES)/bin/python -m pytest tests/libraries -n 2 --dist load
