@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.privileges import MODULES, unprivileged_python
 from tests.unit.interpreters_here import INTERPRETERS
 from tests.unit.made_up_programs import program
 from tests.unit.tiny_package import requirements_file, wheel
@@ -315,3 +316,11 @@ def test_a_configuration_file_that_is_none_leaves_the_work_to_pip(tmp_path: Path
 
     assert reason is not None
     assert reason.startswith("pip's configuration cannot be read: File contains no section headers")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user that the machine does not know")
+def test_pips_settings_are_found_for_a_user_without_an_entry_and_a_home_folder() -> None:
+    script = "from thawd.publishing.uv import uv_settings; print(uv_settings({'PIP_CERT': '~nobodyx/cert'}))"
+    command = [unprivileged_python(), "-c", script]
+    done = subprocess.run(command, env=MODULES, cwd="/", user=54321, group=54321, capture_output=True, text=True)
+    assert "'SSL_CERT_FILE': '~nobodyx/cert'" in done.stdout, done.stderr

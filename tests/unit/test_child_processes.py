@@ -11,8 +11,10 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from tests.unit.execution_fakes import claim, within
-from thawd.environments.child_processes import Children
+from thawd.environments.child_processes import Children, with_descendants
 
 
 def test_a_forked_process_that_was_reaped_before_it_is_watched_keeps_its_status() -> None:
@@ -114,3 +116,31 @@ def test_a_process_without_variables_is_nobodys_only_if_it_was_so_a_while_ago_to
         assert not children.kill_strays(lambda identifier: True, spare_unknown=False)
     """)
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_descendants_that_end_meanwhile_are_left_out() -> None:
+    """Otherwise an error would end the checks of a function's memory and of the time limit of its init."""
+    storm = subprocess.Popen(["sh", "-c", "while :; do (:; (:) & (:) & wait); done"], start_new_session=True)
+    try:
+        for _ in range(2000):
+            assert with_descendants(storm.pid)[0] == storm.pid
+    finally:
+        os.killpg(storm.pid, signal.SIGKILL)
+        storm.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave a process of root to an ordinary user")
+def test_a_stray_that_runs_as_another_user_does_not_end_the_search() -> None:
+    script = """
+        import os, subprocess
+        from thawd.environments.child_processes import Children
+        stray = subprocess.Popen(["sleep", "1000"], start_new_session=True, stdout=subprocess.DEVNULL)
+        stray.returncode = 0
+        print(stray.pid, flush=True)
+        os.setresuid(65534, 65534, 65534)
+        print(Children().kill_strays(lambda owner: False, spare_unknown=False, patience_s=0))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, check=False)
+    stray, *found = done.stdout.split()
+    os.kill(int(stray), signal.SIGKILL)
+    assert found == [b"False"]

@@ -124,3 +124,20 @@ def test_groups_of_servers_that_are_gone_are_removed() -> None:
     again.close()
     limiter.close()
     assert not left_over.exists()
+
+
+def test_groups_of_a_server_that_was_just_killed_are_left_until_their_processes_have_ended(tmp_path: Path) -> None:
+    gone = 1 << 23  # above the largest process id
+    (tmp_path / f"thawd-{gone}-busy" / "member").mkdir(parents=True)
+    (tmp_path / f"thawd-{gone}-empty").mkdir()
+    assert memory.works(tmp_path, Path.mkdir)
+    assert [path.name for path in tmp_path.iterdir()] == [f"thawd-{gone}-busy"]
+
+
+def test_processes_that_are_not_visible_here_are_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their id is shown as 0, and a signal to 0 would reach the server's own process group."""
+    killed: list[int] = []
+    monkeypatch.setattr(memory.os, "kill", lambda pid, number: killed.append(pid))
+    (tmp_path / "cgroup.procs").write_text("0\n4711\n")
+    memory.remove_group(tmp_path)
+    assert set(killed) == {4711}

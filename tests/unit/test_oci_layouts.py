@@ -166,3 +166,8 @@ def test_docker_and_podman_find_their_document_in_what_thawd_writes(tmp_path: Pa
         assert set(tar.getnames()) >= {document["Config"], *document["Layers"], "oci-layout", "index.json"}
         for member in tar:
             assert (member.mtime, member.uid, member.gid, member.uname) == (0, 0, 0, "")
+
+
+def test_the_home_folder_of_a_user_that_does_not_exist_is_a_file_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match=r"~nobodyx/app\.tar does not exist"):
+        obtained(tmp_path, "oci:~nobodyx/app.tar")

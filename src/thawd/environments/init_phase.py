@@ -19,6 +19,7 @@ _LOOK_S = 0.1
 # The errors of execve(2) whose cause is the file that was to be executed, and not a lack of resources.
 _NOT_EXECUTABLE = (errno.ENOEXEC, errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELIBBAD, errno.ETXTBSY)
 _encode = msgspec.json.Encoder().encode
+_UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
@@ -90,7 +91,7 @@ _BY_PLATFORM = "Error: "
 def _type_in(document: bytes) -> str:
     try:
         return msgspec.json.decode(document, type=_Typed).error_type
-    except msgspec.MsgspecError:
+    except _UNDECODABLE:
         return "Runtime.Unknown"
 
 
@@ -123,7 +124,7 @@ class InitError(Exception):
         """
         try:
             found = msgspec.json.decode(self.document, type=_Failure)
-        except msgspec.MsgspecError:
+        except _UNDECODABLE:
             return self.document  # a program has reported something else
         if self.by_function and not found.message.startswith(_BY_PLATFORM):
             return self.document

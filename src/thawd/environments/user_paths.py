@@ -16,7 +16,10 @@ def as_user_knows(text: str, version: Version) -> str:
         version: the version whose process wrote them.
     """
     code = str(version.function.code)
-    relative = os.path.relpath(code)
+    try:
+        relative = os.path.relpath(code)
+    except FileNotFoundError:  # the server's working folder was removed
+        relative = code
     shown = min(code, "" if relative == "." else relative, key=len)
     folder = f"{shown}/" if shown else ""
     for root in (f"{TASK}/", f"{version.code}/"):

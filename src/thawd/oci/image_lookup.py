@@ -171,8 +171,13 @@ def _fetch(images: Images, registry: Registry, blob: Descriptor, what: str, on_l
 def _path_and_name(text: str, folder: Path) -> tuple[Path, str | None]:
     for prefix in _PREFIXES:
         text = text.removeprefix(prefix)
-    whole = Path(os.path.normpath(folder / Path(text).expanduser()))
+    whole = _path(text, folder)
     if whole.exists():
         return whole, None
     path, colon, name = text.partition(":")
-    return Path(os.path.normpath(folder / Path(path).expanduser())), name if colon else None
+    return _path(path, folder), name if colon else None
+
+
+def _path(text: str, folder: Path) -> Path:
+    # Not `Path.expanduser`, which raises an error if there is no such user.
+    return Path(os.path.normpath(folder / os.path.expanduser(text)))  # noqa: PTH111

@@ -138,7 +138,7 @@ def _names(descriptor: Descriptor) -> set[str]:
 def _add_docker(images: Images, files: _Files, name: str | None, what: str, on_line: Callable[[str], None]) -> str:
     try:
         found = msgspec.json.decode(_document(files, "manifest.json", what), type=list[_DockerImage])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ImageError(f"{what}: manifest.json cannot be read: {error}") from None
     named = [each for each in found if name is None or name in (each.repo_tags or [])]
     if len(named) != 1:

@@ -98,7 +98,7 @@ def _trace(error: InitError, version: Version) -> str:
     """The traceback in an init error, without the last line, which is the error; empty if there is none."""
     try:
         frames = msgspec.json.decode(error.document, type=_ErrorDocument).stackTrace
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
     lines = as_user_knows("".join(frames), version).rstrip("\n").splitlines()
     return "".join(f"\n{line}" for line in lines)

@@ -126,7 +126,7 @@ def _can_cache(environ: Mapping[str, str]) -> bool:
     """
     if environ.get("UV_CACHE_DIR"):
         return True  # the user chose this folder, so the user should see the error if it is unusable
-    place = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache"), "uv")
+    place = Path(environ.get("XDG_CACHE_HOME") or _home(environ) / ".cache", "uv")
     for folder in (place, *place.parents):
         with contextlib.suppress(PermissionError):  # thawd has no permission to enter a folder above this one
             if folder.exists():
@@ -143,7 +143,7 @@ def _value(name: str, value: str) -> str:
         # os.path, because `Path` would turn the // of a URL into /.
         return ",".join(os.path.expanduser(place) for place in value.split())  # noqa: PTH111
     if name == "cert":
-        return str(Path(value).expanduser())
+        return os.path.expanduser(value)  # noqa: PTH111 - `Path` raises an error if there is no such user
     if name in ("timeout", "default-timeout"):
         return str(max(1, round(float(value)))) if re.fullmatch(r"\d+(\.\d+)?", value) else value
     return " ".join(value.split())
@@ -179,7 +179,7 @@ def _files(environ: Mapping[str, str]) -> Iterator[Path]:
     named = environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return
-    home = Path(environ.get("HOME") or Path.home())
+    home = _home(environ)
     for folder in (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep):
         yield Path(folder, "pip", "pip.conf")
     yield _OF_THE_MACHINE
@@ -188,6 +188,11 @@ def _files(environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(environ.get("XDG_CONFIG_HOME") or home / ".config", "pip", "pip.conf")
     if named:
         yield Path(named)
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    """Return the user's home folder. As for pip, a user without one has the folder ``~`` in the working folder."""
+    return Path(environ.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - `Path.home` raises an error
 
 
 def _normal(name: str) -> str:

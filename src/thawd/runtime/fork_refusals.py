@@ -165,7 +165,7 @@ def _children() -> List[str]:
             with open("/proc/self/task/%s/children" % task) as children:
                 pids = children.read().split()
             for pid in pids:
-                with open("/proc/%s/stat" % pid) as stat_file:
+                with open("/proc/%s/stat" % pid, errors="replace") as stat_file:  # a process gives itself any name
                     name, _, rest = stat_file.read().rpartition(")")
                 if rest.split()[0] not in "ZX":
                     living.append("a child process (%s, pid %s)" % (name.partition("(")[2], pid))

@@ -158,7 +158,7 @@ def seccomp_filters() -> int:
     Source: proc_pid_status(5), "Seccomp_filters", since Linux 5.9.
     """
     try:
-        with open("/proc/self/status") as status:
+        with open("/proc/self/status", errors="replace") as status:
             counts = [line.split()[1] for line in status if line.startswith("Seccomp_filters:")]
     except OSError:
         return -1
@@ -172,7 +172,7 @@ def native_threads() -> List[str]:
         names = []
         for task in os.listdir("/proc/self/task"):
             if int(task) != own:
-                with open("/proc/self/task/%s/comm" % task) as comm:
+                with open("/proc/self/task/%s/comm" % task, errors="replace") as comm:
                     names.append(comm.read().strip())
         return sorted(names)
     except (OSError, ValueError):

@@ -20,7 +20,7 @@ _kept: Dict[str, Tuple[int, bytes]] = {}
 def is_own() -> bool:
     """Whether this process has a ``/dev/shm`` of its own, instead of the machine's. Source: proc_pid_mountinfo(5)."""
     try:
-        with open("/proc/self/mountinfo") as mounts:
+        with open("/proc/self/mountinfo", errors="replace") as mounts:
             seen = [line.split(" - ")[1].split()[1] for line in mounts if line.split()[4] == FOLDER]
     except (OSError, IndexError):
         return False

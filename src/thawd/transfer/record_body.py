@@ -144,7 +144,7 @@ def decode(text: bytes, *, function: str, sha256: str) -> Body:
     """
     try:
         body = msgspec.json.decode(text, type=Body)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ChunkError(f"the record is damaged: {error}") from None
     if body.layout != LAYOUT:
         raise ChunkError(f"the record has layout {body.layout}, but this thawd reads layout {LAYOUT}")

@@ -163,7 +163,7 @@ class ExtensionsApi:
             return
         try:
             events = msgspec.json.decode(bytes(request.body), type=_Registration).events
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             refuse(request, 403, "InvalidRequestFormat", str(error))
             return
         extension = self._all.get(name)

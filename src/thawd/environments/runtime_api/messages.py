@@ -104,7 +104,7 @@ def message_of(document: bytes) -> str:
     try:
         decoded = _decode(document)
         return f"{decoded['errorType']}: {decoded['errorMessage']}"
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         return document[:1000].decode(errors="replace")
 
 

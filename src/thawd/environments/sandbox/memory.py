@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from thawd.environments.child_processes import with_descendants
 from thawd.system import threads
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -144,8 +145,9 @@ def remove_group(group: Path) -> None:
     """Kill the processes that remain in an environment's group, and remove the group."""
     for _ in range(20):
         try:
-            for pid in (group / "cgroup.procs").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+            for pid in map(int, (group / "cgroup.procs").read_text().split()):
+                if pid > 0:  # 0 stands for a process in a namespace that is not visible here
+                    os.kill(pid, signal.SIGKILL)
             group.rmdir()
         except FileNotFoundError:
             return
@@ -173,22 +175,6 @@ def move_into(group: Path, pid: int) -> None:
         moved.update(new)
         if not new:
             return
-
-
-def with_descendants(pid: int) -> list[int]:
-    """Return the process `pid` and its descendants.
-
-    A descendant whose parent has ended is missing, because the kernel has given it another parent.
-    """
-    found = [pid]
-    for parent in found:
-        # The kernel lists the children of each thread separately, so look at all threads.
-        for children in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                found += map(int, children.read_text().split())
-            except OSError:
-                continue
-    return found
 
 
 def _anonymous_bytes(pid: int) -> int:
@@ -298,7 +284,8 @@ def works(parent: Path, make: Callable[[Path], object]) -> bool:
     try:
         for left_over in parent.glob("thawd-[0-9]*"):
             if not Path(f"/proc/{left_over.name.split('-')[1]}").exists():
-                left_over.rmdir()
+                with contextlib.suppress(OSError):  # processes of a server that was just killed are still ending
+                    left_over.rmdir()
         probe = parent / f"thawd-{os.getpid()}-probe"
         try:
             make(probe)

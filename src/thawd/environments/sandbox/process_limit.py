@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from thawd.environments.child_processes import owner_of
+from thawd.environments.child_processes import owner_of, with_descendants
 from thawd.environments.sandbox.controllers import with_controller
-from thawd.environments.sandbox.memory import MAX_PROCESSES, Cgroup, MemoryLimit, MemoryLimiter, with_descendants
+from thawd.environments.sandbox.memory import MAX_PROCESSES, Cgroup, MemoryLimit, MemoryLimiter
 
 Orphans = Callable[[], list[int]]
 """Returns the processes that have lost their parents and so become the platform's children."""

@@ -37,7 +37,7 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: b
         "variables": sorted(version.variables.items()),
         "prime": version.function.prime,
         "sockets": [version.function.snapshot_connections, version.function.snapshot_listeners],
-        "files": [fingerprint(path) for path in _named_files(version)],
+        "files": [_encodable(fingerprint(path)) for path in _named_files(version)],
     }
     if confined:
         parts["confined"] = True
@@ -48,6 +48,11 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: b
     if bases:
         parts["bases"] = True
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _encodable(found: tuple[str, int, int, int] | None) -> tuple[str, int, int, int] | None:
+    """Return a fingerprint with a path that JSON can contain: names of files need not be UTF-8."""
+    return found and (os.fsencode(found[0]).decode("utf-8", "backslashreplace"), *found[1:])
 
 
 def _named_files(version: Version) -> Iterator[Path]:

@@ -148,14 +148,12 @@ class MountTrials:
     def _run(self, options: Sequence[str]) -> str | None:
         command = [str(self._program), *options, "--try", "disk", os.devnull]
         try:
-            tried = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TRY_S, check=False
-            )
+            tried = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TRY_S, check=False)
         except (OSError, subprocess.SubprocessError) as error:
             return str(error)
         if tried.returncode == 0:
             return None
-        lines = tried.stderr.strip().splitlines()
+        lines = tried.stderr.decode(errors="replace").strip().splitlines()
         why = lines[0] if lines else f"{self._program} ended with status {tried.returncode}"
         return why.removeprefix("thawd: ").removeprefix("cannot thaw here: ")
 

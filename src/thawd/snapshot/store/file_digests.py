@@ -130,6 +130,6 @@ def _load(store: Path | None) -> dict[_Key, str]:
             if status.st_uid != os.geteuid() or status.st_mode & 0o077 or not stat.S_ISREG(status.st_mode):
                 return {}
             found = msgspec.json.decode(file.read(), type=_Remembered)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return dict(found.digests) if found.layout == _LAYOUT else {}

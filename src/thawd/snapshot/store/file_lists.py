@@ -142,7 +142,7 @@ def decode(text: bytes, *, where: Path) -> FileList:
     """
     try:
         found = msgspec.json.decode(text, type=FileList)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"{where}, the list of a snapshot's files, is damaged: {error}") from None
     if found.layout != _LAYOUT:
         raise StoreError(f"{where} has layout {found.layout}, but this thawd reads layout {_LAYOUT}")

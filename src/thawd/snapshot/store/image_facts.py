@@ -222,7 +222,7 @@ def _read_sidecar(path: Path, *, sha256: str) -> tuple[Sidecar | None, str | Non
         if layout != _SIDECAR_LAYOUT:
             return None, f"{path} has layout {layout}, but this thawd reads layout {_SIDECAR_LAYOUT}", status.st_mtime
         sidecar = msgspec.json.decode(content, type=Sidecar)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return None, f"{path}, which describes the image, is damaged: {error}", status.st_mtime
     if sidecar.sha256 != sha256:
         return None, f"{path} describes another image, {sidecar.sha256[:12]}", status.st_mtime
