@@ -242,7 +242,7 @@ async def test_a_machine_that_cannot_prove_the_key_gets_no_request() -> None:
             assert isinstance(transport, asyncio.Transport)
             self.transport = transport
             self.decoder = frames.Decoder()
-            about = {"protocol": handshake.PROTOCOL, "nonce": "00"}
+            about = {"protocol": 1, "nonce": "00"}
             transport.write(frames.encode(channel.CHALLENGE, about))
 
         def data_received(self, data: bytes) -> None:

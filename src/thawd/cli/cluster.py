@@ -172,7 +172,12 @@ def status(as_json: bool, config_path: Path) -> None:
     if as_json:
         click.echo(json.dumps(document, indent=2))
         return
-    print_text([_row(name, each, document["name"]) for name, each in document["machines"].items()], key_name="machine")
+    versions = document.get("versions", {})
+    rows = [_row(name, each, document["name"], versions.get(name)) for name, each in document["machines"].items()]
+    print_text(rows, key_name="machine")
+    for each in document["machines"].values():
+        if each.get("why") and not each["alive"]:
+            click.echo(f"{document['name']}: {each['why']}")
     click.echo(
         f"{document['name']}: {document['forwarded']:,} forwarded, {document['accepted']:,} run for others, "
         f"{document['refused']:,} refused, {document['lost']:,} lost"
@@ -181,14 +186,17 @@ def status(as_json: bool, config_path: Path) -> None:
         click.echo(f"{document['name']}: {document['why_not']}, so it accepts and begins nothing")
     elif document.get("leads"):
         click.echo(f"{document['name']}: leads the cluster")
+    if waits_for := document.get("upgrade_waits_for"):
+        click.echo(f"{document['name']}: changes of the tables wait until these are upgraded: {', '.join(waits_for)}")
 
 
-def _row(name: str, machine: dict[str, Any], own: str) -> dict[str, Any]:
+def _row(name: str, machine: dict[str, Any], own: str, version: str | None) -> dict[str, Any]:
     state = "silent" if not machine["alive"] else "draining" if machine["draining"] else "alive"
     return {
         "machine": name,
         "address": machine["address"],
         "state": state + (" (this machine)" if name == own else ""),
+        **({} if version is None else {"thawd": version or "earlier"}),
         "idle": f"{machine['idle']:,}",
         "free": f"{machine['free_environments']:,}",
     }

@@ -34,10 +34,12 @@ class Channel(asyncio.Protocol):
 
     Attributes:
         is_trusted: whether the other side has proved that it has the cluster's key.
+        protocol: the version of the protocol that both sides have chosen; 0 before that.
     """
 
     def __init__(self) -> None:
         self.is_trusted = False
+        self.protocol = 0
         self._transport: asyncio.Transport | None = None
         self._decoder = frames.Decoder()
         self._received = 0

@@ -131,7 +131,10 @@ class Router(Host):
         questions: answers questions of other machines, by name.
         answered_in_parts: answers those questions whose answers are sent in parts.
         draining: whether this machine takes no more requests of others.
-        refuses_new: whether requests that enter here run only on other machines.
+        leaves: whether requests that enter here run on other machines.
+        still_serves: whether a request that enters here while this machine leaves runs here if no other machine can run
+            it, for example because all others have another version of thawd.
+        kept_s: when such a request entered last, ``time.monotonic()`` seconds.
     """
 
     def __init__(  # noqa: PLR0913 - what a machine is
@@ -152,7 +155,9 @@ class Router(Host):
         self.questions: Mapping[str, Question] = {}
         self.answered_in_parts: Mapping[str, Callable[[], AsyncGenerator[bytes]]] = {}
         self.draining = False
-        self.refuses_new = False
+        self.leaves = False
+        self.still_serves = False
+        self.kept_s = 0.0
         self._own = own
         self._dispatcher = dispatcher
         self._index = index
@@ -180,9 +185,12 @@ class Router(Host):
             self._note_denied(family)
         else:
             is_busy = family.is_full(entry) or not self._begins_now(pool)
-            if is_busy or self.refuses_new:
+            if is_busy or self.leaves:
                 result = await self._forwarded(invocation, family, entry, pool)
-        if result is None and self.refuses_new:
+        if result is None and self.leaves:
+            if self.still_serves:
+                self.kept_s = time.monotonic()
+                return None
             raise NotMemberError(
                 "this machine is being drained, and no other machine could run the request; send it to another one"
             )
@@ -217,7 +225,7 @@ class Router(Host):
         lacking_room: set[str] = set()
         refusing: set[str] = set()
         for _ in range(_TRIES):
-            must_leave = family.is_full(entry) or self.refuses_new  # either may be so since the last try
+            must_leave = family.is_full(entry) or self.leaves  # either may be so since the last try
             excluded = lacking_room | refusing | ({self._own} if must_leave else set())
             demand = Demand(identity, pool.version.function.memory_mb, excluded=frozenset(excluded))
             machine = self._placement.place(demand, time.monotonic()).machine
@@ -279,7 +287,7 @@ class Router(Host):
 
     def why_refused(self, invocation: Invocation, identity: str, *, may_wait: bool) -> str | None:
         """Return why a forwarded request does not run here now; None: it does (`Host`)."""
-        if self.draining or self.refuses_new or self._dispatcher.stopping:
+        if self.draining or self.leaves or self._dispatcher.stopping:
             return "it is stopping"
         if self._dispatcher.member is not None and (why := self._dispatcher.member.why_not) is not None:
             return why
@@ -341,7 +349,7 @@ class Router(Host):
             free_mb=free_mb,
             labels=self._labels,
             zone=self._zone,
-            draining=self.draining or self.refuses_new or (member is not None and member.why_not is not None),
+            draining=self.draining or self.leaves or (member is not None and member.why_not is not None),
         )
 
     def _held_images(self) -> frozenset[str]:

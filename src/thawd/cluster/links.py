@@ -46,12 +46,14 @@ class Credentials:
         key: the cluster's key.
         accepting: TLS context for connections that this machine accepts; None: they are not encrypted.
         opening: TLS context for connections that it opens.
+        protocols: the versions of the protocol that it speaks.
     """
 
     own: str
     key: str
     accepting: ssl.SSLContext | None = None
     opening: ssl.SSLContext | None = None
+    protocols: handshake.Protocols = handshake.PROTOCOLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +111,27 @@ class Link(Channel):
     def _shake_hands(self, kind: int, head: Any) -> None:
         own = self._credentials
         if kind == channel.CHALLENGE:
-            if head["protocol"] != handshake.PROTOCOL:
-                self._refuse(f"it speaks version {head['protocol']} of the protocol, this machine {handshake.PROTOCOL}")
+            try:
+                protocol = handshake.chosen(own.protocols, handshake.offered(head), self._peer)
+            except handshake.HandshakeError as error:
+                self._refuse(error)
                 return
             nonces, names = (str(head["nonce"]), handshake.new_nonce()), (self._peer, own.own)
-            proof = handshake.mac(own.key, "asks", nonces=nonces, names=names)
-            self._wanted = handshake.mac(own.key, "answers", nonces=nonces, names=names)
-            self.send(channel.PROOF, {"name": own.own, "to": self._peer, "nonce": nonces[1], "mac": proof})
+            proof = handshake.mac(own.key, "asks", nonces=nonces, names=names, protocol=protocol)
+            self._wanted = handshake.mac(own.key, "answers", nonces=nonces, names=names, protocol=protocol)
+            about = {"name": own.own, "to": self._peer, "nonce": nonces[1], "mac": proof}
+            self.protocol = protocol
+            self.send(channel.PROOF, {**about, "protocol": protocol})
         elif kind == channel.WELCOME and self._wanted and handshake.is_mac(head["mac"], self._wanted):
             self.is_trusted = True
             if not self.welcomed.done():
                 self.welcomed.set_result(None)
         else:
-            self._refuse("it does not have this cluster's key")
+            self._refuse(handshake.HandshakeError(f"{self._peer}: it does not have this cluster's key"))
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: handshake.HandshakeError) -> None:
         if not self.welcomed.done():
-            self.welcomed.set_exception(handshake.HandshakeError(f"{self._peer}: {why}"))
+            self.welcomed.set_exception(why)
         self.close()
 
     def on_lost(self) -> None:

@@ -142,7 +142,8 @@ class AcceptedLink(Channel):
         self._timer = asyncio.get_running_loop().call_later(_HANDSHAKE_S, self._close_stranger)
         issuer = self._listener.issuer
         about = {} if issuer is None else {"authority": issuer.authority}
-        self.send(channel.CHALLENGE, {"protocol": handshake.PROTOCOL, "nonce": self._nonce, **about})
+        oldest, newest = self._listener.credentials.protocols
+        self.send(channel.CHALLENGE, {"protocol": oldest, "newest": newest, "nonce": self._nonce, **about})
 
     def _close_stranger(self) -> None:
         if not self.is_trusted:
@@ -177,18 +178,23 @@ class AcceptedLink(Channel):
         own = self._listener.credentials
         name, nonces = str(head["name"]), (self._nonce, str(head["nonce"]))
         names = (own.own, name)
-        wanted = handshake.mac(own.key, "asks", nonces=nonces, names=names)
+        # A machine with an earlier thawd has no choice, and names no version.
+        protocol = int(head.get("protocol", own.protocols.oldest))
+        wanted = handshake.mac(own.key, "asks", nonces=nonces, names=names, protocol=protocol)
         is_right = kind == channel.PROOF and handshake.is_mac(head["mac"], wanted)
+        is_right = is_right and own.protocols.oldest <= protocol <= own.protocols.newest
         if not is_right or head["to"] != own.own or name not in self._listener.machines:
             self.close()
             return
         if self._listener.issuer is not None and not self._is_certified(name):
             self.close()
             return
-        self.is_trusted, self._machine = True, name
+        self.is_trusted, self._machine, self.protocol = True, name, protocol
         if self._timer is not None:
             self._timer.cancel()
-        self.send(channel.WELCOME, {"mac": handshake.mac(own.key, "answers", nonces=nonces, names=names)})
+        self.send(
+            channel.WELCOME, {"mac": handshake.mac(own.key, "answers", nonces=nonces, names=names, protocol=protocol)}
+        )
 
     def _is_certified(self, name: str) -> bool:
         assert self._transport is not None

@@ -39,6 +39,7 @@ class Membership:
 
     Attributes:
         links: connections to each other machine.
+        unreachable: why other machines cannot be reached, by name.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Membership:
         self._credentials = credentials
         self._addresses: dict[str, tuple[str, int]] = {}
         self.links: dict[str, Links] = {}
+        self.unreachable: dict[str, str] = {}
         self._leaving: list[Links] = []  # of machines that have left, until their last requests have ended
         self._summary_links: dict[str, Link] = {}
         self._sent_images: dict[str, frozenset[str]] = {}
@@ -75,6 +77,7 @@ class Membership:
             if (task := self._connecting.pop(name, None)) is not None:
                 task.cancel()
             self._index.remove(name)
+            self.unreachable.pop(name, None)
             self._reports.resolved(topic=name)
         for name, address in addresses.items():
             if name not in self._addresses:
@@ -127,10 +130,12 @@ class Membership:
                 link = await links.open()
             except NotRunError as error:
                 failing_s = failing_s or time.monotonic()
+                self.unreachable[name] = str(error)
                 if time.monotonic() - failing_s >= _UNREACHABLE_S:
                     self._reports.say(f"thawd: {error}", topic=name)
             else:
                 failing_s = None
+                self.unreachable.pop(name, None)
                 self._reports.resolved(f"thawd: the machine {name} is there")
                 link.limit_unacknowledged(_UNACKNOWLEDGED_S)
                 self._summary_links[name] = link

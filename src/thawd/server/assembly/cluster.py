@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _LEFT_S = 3600.0
 _MOST_LEFT = 100
+_QUIET_S = 1.0
+_NOTICE_S = 10.0
+_DRAINED = "this machine is being drained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +144,11 @@ class ClusterSubsystem:
     @property
     def state(self) -> State:
         """What this machine does, in one word."""
-        if self.why_not is None and not self.router.draining:
+        if self.why_not_ready is None and not self.router.draining:
             return State.SERVING
         if self._registered is not None and self._registered.member.drained:
             return State.DRAINED
-        is_draining = self.router.refuses_new or self.router.draining
+        is_draining = self.router.leaves or self.router.draining
         return State.DRAINING if is_draining else State.CUT_OFF
 
     @property
@@ -158,9 +161,14 @@ class ClusterSubsystem:
     @property
     def why_not(self) -> str | None:
         """Why this machine accepts no events, and no requests except for other machines; None: it does."""
-        if self.router.refuses_new:
-            return "this machine is being drained"
+        if self.router.leaves and not self.router.still_serves:
+            return _DRAINED
         return None if self._registered is None else self._registered.member.why_not
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """Why load balancers are to send nothing here; None: they may."""
+        return _DRAINED if self.router.leaves else self.why_not
 
     def require_accepting(self) -> None:
         """Check that this machine may accept events.
@@ -171,9 +179,27 @@ class ClusterSubsystem:
         if (why := self.why_not) is not None:
             raise NotMemberError(f"{why}, so it accepts no events; send them to another machine")
 
+    async def announce(self, notice_s: float) -> None:
+        """Have requests run on other machines from now on, and give load balancers time to notice.
+
+        Until this returns, requests that no other machine can run still run here.
+
+        Args:
+            notice_s: how long at least, seconds. If such requests come, it takes until none has come for `_QUIET_S`, up
+                to `_NOTICE_S`.
+        """
+        self.router.leaves = self.router.still_serves = True
+        self._membership.send_summaries()
+        begun_s = time.monotonic()
+        while (now_s := time.monotonic()) < begun_s + max(notice_s, _NOTICE_S):
+            until_s = max(begun_s + max(notice_s, _QUIET_S), self.router.kept_s + _QUIET_S)
+            if now_s >= until_s:
+                break
+            await asyncio.sleep(min(until_s - now_s, _QUIET_S))
+
     def hand_over(self, *, yes: bool) -> None:
-        """Have all requests run on other machines, or no longer. Those that run here continue."""
-        self.router.refuses_new = yes
+        """Have all requests run on other machines only, or no longer. Those that run here continue."""
+        self.router.leaves, self.router.still_serves = yes, False
         self._membership.send_summaries()
 
     def stop(self) -> None:
@@ -201,6 +227,7 @@ class ClusterSubsystem:
                 "draining": machine is not None and machine.summary.draining,
                 "idle": 0 if machine is None else sum(machine.summary.idle.values()),
                 "free_environments": 0 if machine is None else machine.summary.free_environments,
+                "why": self._membership.unreachable.get(name, ""),
             }
         found = {"name": self.own, "machines": machines, **asdict(self.router.counts)}
         return found if self._registered is None else {**found, **self._registered.describe()}

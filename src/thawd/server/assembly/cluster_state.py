@@ -12,10 +12,12 @@ import time
 from functools import partial
 from pathlib import Path
 
+from thawd import __version__
+from thawd.cluster import handshake
 from thawd.errors import StoreError
 from thawd.resources import StoreUrl
 from thawd.server.port_and_folder_locks import StartError
-from thawd.stores.cluster import cluster_settings, concurrency, schema
+from thawd.stores.cluster import cluster_settings, concurrency, machines, schema
 from thawd.stores.cluster.access import ClusterDatabase
 from thawd.stores.cluster.cluster_settings import AUTHORITY
 from thawd.stores.cluster.copier import EventCopier
@@ -24,13 +26,14 @@ from thawd.stores.cluster.leases import DURATION_S
 from thawd.stores.cluster.machines import Identity
 from thawd.stores.cluster.sessions import Session
 from thawd.stores.database import Database
-from thawd.system.retry import is_set_within
+from thawd.system.retry import SayOnce, is_set_within
 from thawd.telemetry.console import complain, say
 
 _NAME_FILE = "machine"
 # A machine that was killed a moment ago has its lease still, and must wait for its end.
 _JOIN_S = DURATION_S + 10.0
 _LEAVE_S = 2.0
+_UPGRADE_LOOK_S = 3.0
 
 
 class ClusterState:
@@ -46,8 +49,10 @@ class ClusterState:
         machine: name and address of this machine.
         database: the cluster's database; `open` sets this attribute and those below.
         leases: the leases of this machine.
+        waits_for: older machines for which changes of the tables wait (`thawd.stores.cluster.schema`).
     """
 
+    waits_for: list[str]
     database: ClusterDatabase
     leases: LeaseThread
 
@@ -66,11 +71,14 @@ class ClusterState:
             StoreError: the database cannot be used, or psycopg is not installed.
         """
         schema.require_library(self._url)
-        await asyncio.to_thread(schema.prepare, self._url)
+        self.waits_for = await asyncio.to_thread(schema.prepare, self._url)
         self.database = ClusterDatabase(self._url)
         closing.callback(self.database.close)
         holder = f"{self.machine.name}/{secrets.token_hex(8)}"
         self.leases = LeaseThread(self._url, self.machine, holder=holder, report=complain)
+        self.leases.summary = machines.encoded(
+            machines.About(thawd=__version__, schema=len(schema.MIGRATIONS), protocols=handshake.PROTOCOLS)
+        )
         closing.callback(self.leases.close)
         closing.callback(self._forget_shares)
         loop, joined = asyncio.get_running_loop(), asyncio.Event()
@@ -86,6 +94,19 @@ class ClusterState:
                 f"data folder is a copy of another machine's, remove the file {_NAME_FILE} from it"
             )
         say(f"this machine is {self.machine.name} in the cluster")
+        if self.waits_for:
+            closing.callback(loop.create_task(self._finish_upgrade()).cancel)
+
+    async def _finish_upgrade(self) -> None:
+        """Change the tables once no older machine is alive."""
+        reports = SayOnce(complain)
+        while self.waits_for:
+            names = ", ".join(self.waits_for)
+            reports.say(f"thawd: changes of the cluster's tables wait until these machines are upgraded: {names}")
+            await asyncio.sleep(_UPGRADE_LOOK_S)
+            with contextlib.suppress(StoreError):  # the thread of the leases reports that the database is away
+                self.waits_for = await asyncio.to_thread(schema.prepare, self._url)
+        say("the cluster's tables are those of this version: all machines are upgraded")
 
     async def require_authority(self, fingerprint: str) -> None:
         """Make sure that the cluster in this database has this machine's authority.

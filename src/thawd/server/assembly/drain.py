@@ -1,8 +1,9 @@
 """Drains this machine of a cluster: it finishes what it runs, hands its queue over, and is no member any more.
 
-Nothing is dropped: requests that enter here run on other machines until the drain has ended. With
-``durability = "cluster"``, the others run the events that wait here. Otherwise nobody else has these events, so this
-machine runs all of them first.
+Nothing is dropped: requests that enter here run on other machines until the drain has ended. In the first seconds,
+those that no other machine can run, because all others have another version, still run here: ``/_thawd/ready`` already
+answers 503, and a load balancer needs a moment to notice. With ``durability = "cluster"``, the others run the events
+that wait here. Otherwise nobody else has these events, so this machine runs all of them first.
 """
 
 from __future__ import annotations
@@ -32,22 +33,25 @@ class Drain:
         dispatcher: runs requests.
         events: runs events.
         stop: stops the server.
+        notice_s: how long load balancers get at least to notice that this machine leaves, seconds.
     """
 
     def __init__(
         self,
         cluster: ClusterSubsystem,
         registered: Registered,
-        *,
         dispatcher: Dispatcher,
+        *,
         events: EventSubsystem,
         stop: Callable[[], None],
+        notice_s: float,
     ) -> None:
         self._cluster = cluster
         self._registered = registered
         self._dispatcher = dispatcher
         self._events = events
         self._stop = stop
+        self._notice_s = notice_s
         self._lock = asyncio.Lock()
         self.operations: dict[str, Callable[[], Awaitable[dict[str, Any]]]] = {
             "drain": self.drain,
@@ -67,6 +71,11 @@ class Drain:
                     "no other machine of the cluster is alive, so nobody could take over what this one has; stop it "
                     "instead, and its events wait until it starts again"
                 )
+            try:
+                await self._cluster.announce(self._notice_s)
+            except BaseException:
+                self._cluster.hand_over(yes=False)  # the caller has gone
+                raise
             self._cluster.hand_over(yes=True)
             await asyncio.to_thread(self._registered.may_lead, yes=False)
             handed_over = await self._events.hand_over()

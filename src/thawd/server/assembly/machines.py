@@ -221,7 +221,7 @@ class MachinesSubsystem:
         ages = [entry["oldest_age_s"] for entry in queue if entry["oldest_age_s"] is not None]
         return MachineReport(
             state=cluster.state,
-            why=cluster.why_not or "",
+            why=cluster.why_not_ready or "",
             leads=cluster.leads,
             version=__version__,
             url=self._inputs.url,

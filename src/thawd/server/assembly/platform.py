@@ -254,7 +254,8 @@ class Platform:
         self._machines = MachinesSubsystem(cluster, self.execution, inputs)
         await cluster.open()
         if self._registered is not None:
-            self._drain = Drain(cluster, self._registered, dispatcher=dispatcher, events=self.events, stop=stop)
+            notice_s, events = self.settings.server.drain_s, self.events
+            self._drain = Drain(cluster, self._registered, dispatcher, events=events, stop=stop, notice_s=notice_s)
 
     async def _open_cluster_state(self, state: StoreUrl) -> Registered | None:
         """Become a member of the cluster; returns None if machines do not find each other in its database.
@@ -484,7 +485,7 @@ class Platform:
     def _readiness(self) -> str:
         if self.phase == READINESS and self.stores.state.misplaced() is not None:
             return "nothing can be stored, because the state file was moved or removed"
-        if self.phase == READINESS and self.cluster is not None and (why := self.cluster.why_not) is not None:
+        if self.phase == READINESS and self.cluster is not None and (why := self.cluster.why_not_ready) is not None:
             return why
         return self.phase
 

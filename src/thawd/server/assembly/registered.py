@@ -187,6 +187,8 @@ class Registered:
             "why_not": self.member.why_not,
             "leads": self.leading() is not None,
             "shares": self.member.shares,
+            "versions": {each.name: machines.about(each.summary).thawd for each in self._living},
+            "upgrade_waits_for": self._state.waits_for,
         }
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from thawd.errors import StoreError
 from thawd.resources import StoreUrl
-from thawd.stores.cluster import leases, machines
+from thawd.stores.cluster import leases, machines, schema
 from thawd.stores.cluster.leases import DURATION_S, Lease
 from thawd.stores.cluster.sessions import Session
 from thawd.system import threads
@@ -217,7 +217,10 @@ class LeaseThread:
 
     def _take(self, connection: PatientConnection, names: list[str]) -> None:
         unwanted = []
-        for lease in leases.take(connection, names, holder=self._holder, duration_s=self._duration_s):
+        taken = leases.take(connection, names, holder=self._holder, duration_s=self._duration_s)
+        if self._own in names and taken:
+            self._require_known_tables(connection, taken)
+        for lease in taken:
             with self._lock:
                 wish = None if self._is_retired else self._wishes.get(lease.name)
                 if wish is not None:
@@ -228,6 +231,21 @@ class LeaseThread:
                 wish.on_gained(lease)
         if unwanted:
             leases.release(connection, unwanted, holder=self._holder)
+
+    def _require_known_tables(self, connection: PatientConnection, taken: list[Lease]) -> None:
+        """Give the leases back if a newer thawd has changed the tables while this machine was cut off.
+
+        Contractions look for older machines, and hold a lock on the leases. So one that did not see this lease has
+        ended now.
+
+        Raises:
+            StoreError: this thawd cannot use the tables any more.
+        """
+        try:
+            schema.require_known(connection, self._url)
+        except StoreError:
+            leases.release(connection, taken, holder=self._holder)
+            raise
 
     def _notice_ends(self) -> None:
         for wish in self._copied():

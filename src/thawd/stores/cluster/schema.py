@@ -201,9 +201,11 @@ def advance(connection: PatientConnection, *, only: Collection[int] | None = Non
     if only is not None:
         missing = [number for number in missing if number in only]
     elif contractions := [number for number in missing if MIGRATIONS[number - 1].is_contraction and found]:
-        # No machine becomes a member before the transaction ends: each looks at `oldest_schema` after it got its lease.
-        connection.execute("LOCK TABLE leases IN SHARE ROW EXCLUSIVE MODE")
         waits_for = machines.older(connection, schema=max(contractions))
+        if not waits_for:
+            # Nobody gets a lease before the transaction ends. Then each machine looks at `oldest_schema`.
+            connection.execute("LOCK TABLE leases IN SHARE ROW EXCLUSIVE MODE")
+            waits_for = machines.older(connection, schema=max(contractions))
         missing = [number for number in missing if not (waits_for and number in contractions)]
     for number in missing:
         connection.execute(sql.SQL(MIGRATIONS[number - 1].script))  # the scripts are constants of this package
