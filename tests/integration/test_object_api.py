@@ -274,6 +274,52 @@ def test_no_upload_begins_while_files_of_a_crashed_server_are_being_removed(
     assert order == ["cleared True", "begun", "begun"]
 
 
+@pytest.mark.parametrize("condition", [{}, {"IfNoneMatch": "*"}])
+def test_folders_without_objects_are_in_no_objects_way(served: Served, s3: Any, condition: dict[str, str]) -> None:
+    s3.put_object(Bucket="uploads", Key="a/b/c", Body=b"old")
+    with pytest.raises(ClientError) as caught:
+        s3.put_object(Bucket="uploads", Key="a", Body=b"new", **condition)
+    assert code_of(caught) == "OperationAborted"
+    s3.delete_object(Bucket="uploads", Key="a/b/c")
+    s3.put_object(Bucket="uploads", Key="a", Body=b"new", **condition)
+    assert [each["Key"] for each in s3.list_objects_v2(Bucket="uploads")["Contents"]] == ["a"]
+    s3.delete_object(Bucket="uploads", Key="a")
+    s3.put_object(Bucket="uploads", Key="a/b", Body=b"newer", **condition)
+    assert s3.get_object(Bucket="uploads", Key="a/b")["Body"].read() == b"newer"
+    if condition:
+        inside, outside = served.folder / "uploads/link", served.folder / "outside" / "empty"
+        outside.mkdir(parents=True, exist_ok=True)
+        inside.symlink_to(outside.parent)
+        for key in ("a/b", "link"):
+            with pytest.raises(ClientError) as caught:
+                s3.put_object(Bucket="uploads", Key=key, Body=b"", **condition)
+            assert code_of(caught) == "PreconditionFailed"
+        assert outside.is_dir()
+        inside.unlink()
+
+
+def test_objects_put_at_once_where_one_path_would_be_file_and_folder_are_stored_or_refused(
+    served: Served, s3: Any
+) -> None:
+    keys = ["x", "x/y", "x/y/z", "x/w"] * 4
+
+    def put(key: str) -> str:
+        try:
+            s3.put_object(Bucket="uploads", Key=key, Body=b"")
+        except ClientError as error:
+            return str(error.response["Error"]["Code"])
+        return "stored"
+
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        for _ in range(5):
+            outcomes = list(threads.map(put, keys))
+            assert set(outcomes) <= {"stored", "OperationAborted"}
+            stored = {key for key, outcome in zip(keys, outcomes, strict=True) if outcome == "stored"}
+            assert {each["Key"] for each in s3.list_objects_v2(Bucket="uploads")["Contents"]} == stored
+            for key in stored:
+                s3.delete_object(Bucket="uploads", Key=key)
+
+
 def test_an_empty_object_is_an_object(served: Served, s3: Any) -> None:
     s3.put_object(Bucket="uploads", Key="empty", Body=b"")
     assert s3.get_object(Bucket="uploads", Key="empty")["Body"].read() == b""

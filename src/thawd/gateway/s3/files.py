@@ -5,7 +5,7 @@ A server that crashes may leave files in that folder; the next server removes th
 The hidden folder also contains the parts of multipart uploads; see the module `parts`.
 """
 # Keys and paths are bytes here, which pathlib does not accept.
-# ruff: noqa: PTH102, PTH104, PTH108, PTH118, PTH120
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH112, PTH114, PTH118, PTH120
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ PARTS_OF = b"upload-"
 """Prefix of the names of the folders that contain the parts of multipart uploads."""
 ABANDONED_S = 24 * 3600.0
 """After this many seconds without a new part, an unfinished multipart upload counts as abandoned and is removed."""
+# How often an upload tries to give its file a name while other uploads make and remove folders.
+_PLACINGS = 5
 # Prefix of the names of folders that are being removed.
 _REMOVED = b"gone-"
 
@@ -108,16 +110,30 @@ class Upload:
             found = os.fstat(self._fd)
             # Close the file before the rename, because a bucket's watcher treats a file open for writing as incomplete.
             self._close()
-            _make_folders(self.root, key)
-            if exclusive:
-                try:
-                    os.link(self._path, target, follow_symlinks=False)
-                except FileExistsError:
-                    raise S3Error(412, "PreconditionFailed", "An object with this key already exists") from None
-            else:
-                os.rename(self._path, target)
+            self._place(target, key, exclusive=exclusive)
             folders.sync(os.path.dirname(target))
         return found
+
+    def _place(self, target: bytes, key: bytes, *, exclusive: bool) -> None:
+        """Give the file its name, in place of folders without files: S3 has no folders, so nothing is in the way."""
+        for left in reversed(range(_PLACINGS)):
+            _make_folders(self.root, key)
+            try:
+                if exclusive:
+                    os.link(self._path, target, follow_symlinks=False)
+                else:
+                    os.rename(self._path, target)
+            except (IsADirectoryError, FileExistsError):
+                is_folder = os.path.isdir(target) and not os.path.islink(target)
+                if exclusive and not is_folder and os.path.lexists(target):
+                    raise S3Error(412, "PreconditionFailed", "An object with this key already exists") from None
+                if not left or (is_folder and not _remove_empty(target)):
+                    raise
+            except FileNotFoundError:  # another upload may just have removed a folder of this one as empty
+                if not left:
+                    raise
+            else:
+                return
 
     def move(self, target: bytes) -> None:
         """Sync the data to the disk and rename it to `target`, a file of the same file system.
@@ -263,6 +279,18 @@ def _make_folders(root: bytes, key: bytes) -> None:
         except FileExistsError:
             continue
         folders.sync(above)
+
+
+def _remove_empty(folder: bytes) -> bool:
+    """Remove a folder that contains nothing but empty folders; returns whether it is gone."""
+    try:
+        for inner, _, _ in os.walk(folder, topdown=False):
+            os.rmdir(inner)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def explained(error: OSError, bucket: Bucket) -> S3Error:
