@@ -20,6 +20,13 @@ started = datetime.datetime.now()
 def handler(event, context):
     return generator.random()
 """
+MANY = """
+import random
+generators = [random.Random(number) for number in range(1000)]
+
+def handler(event, context):
+    return 1
+"""
 SOUND = "def handler(event, context):\n    return 1\n"
 HOOKED = """
 import socket
@@ -37,7 +44,13 @@ def handler(event, context):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    code = {"troubled": TROUBLED, "sound": SOUND, "hooked": HOOKED, "broken": "raise ValueError('no model')\n"}
+    code = {
+        "troubled": TROUBLED,
+        "sound": SOUND,
+        "hooked": HOOKED,
+        "many": MANY,
+        "broken": "raise ValueError('no model')\n",
+    }
     for name, source in code.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "app.py").write_text(source)
@@ -80,4 +93,9 @@ def test_a_function_that_does_not_load_is_told(project: Path) -> None:
 def test_an_unknown_function_is_told_with_the_known_ones(project: Path) -> None:
     done = lint(project, "other")
     assert done.returncode == 1
-    assert "there is no function 'other'; functions: broken, hooked, sound, troubled" in done.stderr
+    assert "there is no function 'other'; functions: broken, hooked, many, sound, troubled" in done.stderr
+
+
+def test_a_report_may_be_larger_than_what_a_socket_holds(project: Path) -> None:
+    done = lint(project, "many")
+    assert done.stdout.count("TS001 warning: app.generators[") == 1000, done.stderr

@@ -218,9 +218,11 @@ def test_a_folder_is_a_place(machine: Machine, tmp_path: Path) -> None:
             place.put(key, b"")
 
 
-def test_a_key_is_made_once_and_belongs_to_its_user_alone(tmp_path: Path) -> None:
-    path = tmp_path / "key"
+def test_a_key_is_made_once_and_belongs_to_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "key", list[Path]()
+    monkeypatch.setattr(store_keys.folders, "sync", synced.append)
     made = store_keys.main_key(path)
+    assert synced == [tmp_path], "a power cut does not remove a key with which something was sent"
     assert (store_keys.main_key(path), store_keys.read_key(path)) == (made, made)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [one.name for one in tmp_path.iterdir()] == ["key"]

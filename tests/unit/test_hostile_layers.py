@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import os
 import stat
 import subprocess
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import pytest
 from tests.unit.oci_layers import digest, entry, files, folder, hard_link, layer, link
 from thawd.deploy.images.added_archives import is_archive
 from thawd.errors import ImageError
+from thawd.oci.image_lookup import obtain
+from thawd.oci.image_store import Images
 from thawd.oci.merging import merge
 from thawd.oci.removing import remove_tree
 from thawd.oci.tar_entries import Limits
@@ -139,3 +143,23 @@ def test_a_tar_file_with_a_header_that_cannot_be_read_is_no_archive_for_add(
     assert not is_archive(tmp_path / "f.tar")
     with pytest.raises(ImageError, match="L: it is not a tar file that can be read"):
         unpacked(tmp_path, (tmp_path / "f.tar").read_bytes())
+
+
+def with_header(kind: bytes, content: bytes, size: int | None = None) -> bytes:
+    """A tar file that begins with a header of this kind."""
+    info = tarfile.TarInfo("header")
+    info.type, info.size = kind, len(content) if size is None else size
+    padding = bytes(-len(content) % tarfile.BLOCKSIZE)
+    return info.tobuf(tarfile.USTAR_FORMAT) + content + padding + layer(entry("file", b"x"))
+
+
+def test_headers_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    record = b"30013 n%05d=" + b"x" * 30_000 + b"\n"
+    several = b"".join(with_header(tarfile.XGLTYPE, record % number)[: 512 + 30_208] for number in range(3))
+    with pytest.raises(ImageError, match="global headers have more than 65,536 bytes"):
+        unpacked(tmp_path, several + layer(entry("file", b"x")))
+    for kind in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
+        (tmp_path / "app.tar").write_bytes(with_header(kind, b"", 1 << 32))
+        os.truncate(tmp_path / "app.tar", 1 << 33)
+        with pytest.raises(ImageError, match="a header has 4,294,967,296 bytes; at most 4,194,304 are read"):
+            obtain(Images(tmp_path / "store"), "./app.tar", folder=tmp_path, environ={})

@@ -12,7 +12,8 @@ import pytest
 
 from tests.unit.oci_layers import add_image, digest, entry, files, layer, link
 from thawd.errors import ImageError
-from thawd.oci import documents, image_lookup
+from thawd.oci import documents, image_lookup, layout_reading
+from thawd.oci.documents import ProcessConfig
 from thawd.oci.image_store import Images
 from thawd.oci.layout_writing import write_archive, write_folder
 
@@ -171,3 +172,37 @@ def test_docker_and_podman_find_their_document_in_what_thawd_writes(tmp_path: Pa
 def test_the_home_folder_of_a_user_that_does_not_exist_is_a_file_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"~nobodyx/app\.tar does not exist"):
         obtained(tmp_path, "oci:~nobodyx/app.tar")
+
+
+def saved(path: Path, manifest: object, **files: bytes) -> str:
+    """Write a file as ``docker save`` does, and return its name."""
+    entries = [entry(name, content) for name, content in files.items()]
+    path.write_bytes(layer(entry("manifest.json", json.dumps(manifest).encode()), *entries))
+    return f"docker-archive:{path}"
+
+
+def test_files_that_would_fill_the_disk_or_the_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.dumps(
+        {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": [f"sha256:{'0' * 64}"]}}
+    )
+    manifest = [{"Config": "config", "Layers": ["layer"]}]
+    text = saved(tmp_path / "app.tar", manifest, config=config.encode(), layer=b"x" * 2000)
+    monkeypatch.setattr(documents, "LARGEST_LAYER_BYTES", 1000)
+    with pytest.raises(ImageError, match="layer has more than 1,000 bytes"):
+        obtained(tmp_path, text)
+    monkeypatch.setattr(layout_reading, "_MOST_MEMBERS", 2)
+    with pytest.raises(ImageError, match="more than 2 entries"):
+        obtained(tmp_path, text)
+
+
+def test_a_nul_in_what_an_image_says_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/manifest.json").write_text(json.dumps([{"Config": "a\0b", "Layers": []}]))
+    with pytest.raises(ImageError, match="is missing"):
+        obtained(tmp_path, "./folder")
+    images = Images(tmp_path / "store")
+    for config in (ProcessConfig(env=["A=\0"]), ProcessConfig(cmd=["\0"]), ProcessConfig(working_dir="/\0")):
+        with pytest.raises(ImageError, match="has a NUL character"):
+            images.root(add_image(images, layer(entry("f")), config=config))

@@ -140,7 +140,12 @@ def test_a_store_that_cannot_be_reached_is_left_alone_for_a_while(
     assert len(tried) == 2, "it is asked again, because it did not answer"
 
 
-def test_a_process_sends_a_snapshot_or_says_why_it_cannot(machine: Machine, tmp_path: Path, key_file: Path) -> None:
+def test_a_process_sends_a_snapshot_or_says_why_it_cannot(
+    machine: Machine, tmp_path: Path, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("queue", "tempfile", "msgspec"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user')")
+    monkeypatch.chdir(tmp_path)  # as in a project with such files
     snapshot = machine.freeze()
     store = tmp_path / "shared"
     task = Task(str(machine.store.folder), snapshot.sha256, str(store), None, str(key_file))

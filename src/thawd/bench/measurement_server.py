@@ -118,7 +118,7 @@ def _serving(
         # The server runs in its own session, so that Ctrl-C reaches only this process. After Ctrl-C, this process still
         # waits for the server's last answers before it stops the server.
         process = subprocess.Popen(
-            [sys.executable, "-m", f"thawd.server.measurement.{purpose}", argument],
+            [sys.executable, "-P", "-m", f"thawd.server.measurement.{purpose}", argument],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

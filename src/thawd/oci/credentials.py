@@ -20,6 +20,7 @@ from thawd.errors import ImageError
 from thawd.oci.references import DOCKER
 
 _DOCKER_KEYS = ("docker.io", "index.docker.io", "https://index.docker.io/v1/", "registry-1.docker.io")
+_VERSIONS = ("v1", "v2")  # of the registry's API, which ends some keys of Docker's
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,14 @@ class Credentials:
     identity_token: str = field(default="", repr=False)
 
 
-def find(registry: str, environ: Mapping[str, str]) -> tuple[Credentials | None, str]:
+def find(registry: str, environ: Mapping[str, str], repository: str = "") -> tuple[Credentials | None, str]:
     """Return the credentials for a registry, and a hint in case the registry refuses.
 
     Args:
         registry: host and port.
         environ: environment variables: ``REGISTRY_AUTH_FILE``, ``DOCKER_CONFIG``, ``XDG_RUNTIME_DIR``, ``HOME``.
+        repository: the repository there. Credentials for a part of the registry are used for that part only; of
+            several that fit, those for the smallest part are used.
 
     Returns:
         The credentials, None if there are none; and what the user can do if the registry refuses.
@@ -54,8 +57,10 @@ def find(registry: str, environ: Mapping[str, str]) -> tuple[Credentials | None,
     for path in _files(environ):
         document = _read(path)
         auths = document.get("auths")
-        for key, auth in auths.items() if isinstance(auths, dict) else ():
-            if _host(key) in _keys(registry) and isinstance(auth, dict) and (found := _credentials(auth, path)):
+        auths = auths if isinstance(auths, dict) else {}
+        fitting = [key for key in auths if _fits(key, registry, repository)]
+        for key in sorted(fitting, key=lambda key: len(_part(key)), reverse=True):
+            if isinstance(auths[key], dict) and (found := _credentials(auths[key], path)):
                 return found, hint
         helpers = document.get("credHelpers")
         helper = helpers.get(registry) if isinstance(helpers, dict) else None
@@ -97,6 +102,17 @@ def _host(key: str) -> str:
     """Return the host of a key: some tools write URLs."""
     without_scheme = key.partition("://")[2] or key
     return without_scheme.partition("/")[0].lower()
+
+
+def _part(key: str) -> str:
+    """Return the part of a registry that a key is for; empty: all of it. Source: containers-auth.json(5), "FORMAT"."""
+    part = "" if "://" in key else key.partition("/")[2].strip("/")
+    return "" if part in _VERSIONS else part
+
+
+def _fits(key: str, registry: str, repository: str) -> bool:
+    part = _part(key)
+    return _host(key) in _keys(registry) and (not part or f"{repository}/".startswith(f"{part}/"))
 
 
 def _credentials(auth: dict[str, Any], path: Path) -> Credentials | None:

@@ -157,6 +157,10 @@ def decode_config(content: bytes, what: str) -> ImageConfig:
     config = _decode(content, ImageConfig, what)
     for digest in config.rootfs.diff_ids:
         checked_digest(digest)
+    process = config.config or ProcessConfig()
+    texts = (*(process.env or ()), *(process.entrypoint or ()), *(process.cmd or ()), process.working_dir or "")
+    if any("\0" in text for text in texts):
+        raise ImageError(f"{what}: its configuration has a NUL character, which no process can be started with")
     return config
 
 

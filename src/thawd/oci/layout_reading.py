@@ -31,6 +31,7 @@ from thawd.oci.tar_entries import UNREADABLE, Limits, StrictInfo
 _CONTAINERD_NAME = "io.containerd.image.name"
 _DEEPEST_INDEX = 3
 _MOST_LINKS = 8
+_MOST_MEMBERS = 100_000  # each layer has three at most
 
 
 class _DockerImage(msgspec.Struct, rename="pascal"):
@@ -165,6 +166,8 @@ def _docker_layer(images: Images, files: _Files, path: str, what: str, on_line: 
 
         def copy(target: HashingFile) -> None:
             for chunk in chunks_of(file):
+                if target.size + len(chunk) > documents.LARGEST_LAYER_BYTES:
+                    raise ImageError(f"{what}: {path} has more than {documents.LARGEST_LAYER_BYTES:,} bytes")
                 target.write(chunk)
 
         digest, size = images.blobs.add_written(copy)
@@ -227,10 +230,24 @@ def _opened(path: Path, store: Path) -> Iterator[_Files]:
         file.seek(0)
         try:
             tar = stack.enter_context(tarfile.open(fileobj=file, mode="r:", tarinfo=StrictInfo))
-            members = {posixpath.normpath(member.name): member for member in tar}
+            members = _members(tar)
         except UNREADABLE as error:
             raise ImageError(f"{path} is not a tar file that can be read: {error}") from None
         yield _Tar(tar, members)
+
+
+def _members(tar: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
+    """Return the entries of a tar file by name.
+
+    Raises:
+        tarfile.ReadError: there are more than an image can need.
+    """
+    members: dict[str, tarfile.TarInfo] = {}
+    for count, member in enumerate(tar, 1):
+        if count > _MOST_MEMBERS:
+            raise tarfile.ReadError(f"it has more than {_MOST_MEMBERS:,} entries")
+        members[posixpath.normpath(member.name)] = member
+    return members
 
 
 @contextmanager
@@ -254,7 +271,7 @@ class _Folder:
 
     def open(self, name: str) -> IO[bytes]:
         """See `_Files`."""
-        if ".." in name.split("/") or name.startswith("/"):
+        if ".." in name.split("/") or name.startswith("/") or "\0" in name:
             raise KeyError(name)
         try:
             return (self._folder / name).open("rb")

@@ -69,7 +69,7 @@ class Registry:
         self._pause = pause
         self._credentials, self._hint = credentials_given, "the password that was given is not valid"
         if credentials_given is None:
-            self._credentials, self._hint = credentials.find(reference.registry, environ)
+            self._credentials, self._hint = credentials.find(reference.registry, environ, reference.repository)
         host = "registry-1.docker.io" if reference.registry == DOCKER else reference.registry
         self._base = f"{'http' if _is_loopback(host) else 'https'}://{host}/v2/{reference.repository}/"
         # By scope: of several threads, one may sign in to read while another one signs in to write.
@@ -404,12 +404,12 @@ def _basic(found: credentials.Credentials) -> str:
 
 
 def _limited(answer: httpx.Response, registry: str) -> bytes:
-    content = b""
+    content = bytearray()
     for chunk in answer.iter_bytes():
         content += chunk
         if len(content) > _LARGEST_ANSWER_BYTES:
             raise ImageError(f"{registry} sends a document of more than {_LARGEST_ANSWER_BYTES} bytes; it is not read")
-    return content
+    return bytes(content)
 
 
 def _reason(answer: httpx.Response, registry: str) -> str:

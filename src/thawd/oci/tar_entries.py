@@ -19,11 +19,16 @@ from thawd.oci.compression import LayerStream
 
 _HEADER_BYTES = 4 << 20  # for one entry: headers, pax records, the map of a sparse file
 _USUAL_HEADER_BYTES = 2048
+_GLOBAL_BYTES = 64 << 10  # of all global headers together, which are kept and copied for each entry
 _PADDING_BYTES = 16 << 20  # a writer of tapes fills up a block
 _READ_BYTES = 64 << 10
 UNREADABLE = (tarfile.TarError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError, EOFError)
 """Exceptions that `tarfile` raises for invalid headers, its own included."""
 
+_HEADERS_WITH_CONTENT = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
 _NO_ID = (1 << 32) - 1
 _LONGEST_PATH_BYTES = 4095  # PATH_MAX less its NUL
 
@@ -193,7 +198,17 @@ class LayerReader:
 
 
 class StrictInfo(tarfile.TarInfo):
-    """A header that `tarfile` would take for the end of the file, or that has a negative size, is an error."""
+    """A header that `tarfile` would take for the end of the file, that has a negative size, or that is large.
+
+    Each is an error. `tarfile` reads pax headers and long names into memory, and keeps the records of global headers.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: str, errors: str) -> Any:
+        info = super().frombuf(buf, encoding, errors)
+        if info.type in _HEADERS_WITH_CONTENT and info.size > _HEADER_BYTES:
+            raise tarfile.ReadError(f"a header has {info.size:,} bytes; at most {_HEADER_BYTES:,} are read")
+        return info
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Any:
@@ -205,6 +220,9 @@ class StrictInfo(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from None
         if info.size < 0 or any(start < 0 or size < 0 for start, size in _filled(info)):
             raise tarfile.ReadError(f"the entry {info.name!r} has a negative size")
+        kept = sum(len(name) + len(value) for name, value in tar.pax_headers.items())
+        if kept > _GLOBAL_BYTES:
+            raise tarfile.ReadError(f"its global headers have more than {_GLOBAL_BYTES:,} bytes")
         return info
 
 

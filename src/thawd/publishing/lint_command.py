@@ -6,9 +6,11 @@ its process ends after the search.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from thawd.publishing.uv import find_uv
 from thawd.resources import Bucket, Function
 from thawd.snapshot.lint.rule_texts import Finding
 from thawd.wire import frames
+
+_LAST_WORDS_S = 1.0
 
 
 class LintError(ThawdError):
@@ -114,6 +118,10 @@ def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
         their_control.close()
         their_services.close()
         os.close(lifeline_read)
+    received = bytearray()
+    # Read meanwhile, because the report may be larger than the socket's buffer.
+    reading = threading.Thread(target=_read_all, args=(control, received), daemon=True)
+    reading.start()
     try:
         printed, _ = process.communicate(timeout=version.function.init_timeout_s)
     except subprocess.TimeoutExpired:
@@ -126,16 +134,16 @@ def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
     finally:
         os.close(lifeline_write)
         services.close()
+        reading.join(_LAST_WORDS_S)
+        control.close()
     for line in printed.decode(errors="replace").splitlines():
         progress(line)
-    with control:
-        return _findings(version, control, process.returncode)
+    return _findings(version, bytes(received), process.returncode)
 
 
-def _findings(version: Version, control: socket.socket, status: int) -> list[Finding]:
+def _findings(version: Version, received: bytes, status: int) -> list[Finding]:
     decoder = frames.Decoder()
-    while data := _received(control):
-        decoder.feed(data)
+    decoder.feed(received)
     frame = decoder.take()
     if frame is not None and frame.kind == frames.READY:
         return msgspec.convert(frame.head["findings"], list[Finding])
@@ -146,8 +154,8 @@ def _findings(version: Version, control: socket.socket, status: int) -> list[Fin
     )
 
 
-def _received(control: socket.socket) -> bytes:
-    try:
-        return control.recv(1 << 18)
-    except ConnectionResetError:
-        return b""
+def _read_all(control: socket.socket, received: bytearray) -> None:
+    """Read until the process has ended; another process that has its end of the channel may keep it open."""
+    with contextlib.suppress(OSError):
+        while data := control.recv(1 << 18):
+            received += data

@@ -142,14 +142,14 @@ class RegistryPlace:
             raise StoreError(
                 f"a blob of {self.name} has more than {limit_bytes:,} bytes, so it is not what its name says"
             )
-        data = b""
+        data = bytearray()
         for part in self._client.blob(layer.digest).chunks():
             data += part
             if len(data) > layer.size:
                 break
-        if documents.digest_of(data) != layer.digest:
+        if documents.digest_of(bytes(data)) != layer.digest:
             raise StoreError(f"{self.name} answers for the blob {layer.digest[:19]} with other content; it is not used")
-        return data
+        return bytes(data)
 
     def find(self, key: str) -> PlacedObject | None:
         """One object's entry; None: there is no such object."""

@@ -52,7 +52,7 @@ def send_apart(task: Task) -> None:
         ResourceNotFoundException: the snapshot was removed meanwhile (HTTP 404).
         StoreError: it could not be sent; the message says why (HTTP 500).
     """
-    command = [sys.executable, "-m", _MODULE]
+    command = [sys.executable, "-P", "-m", _MODULE]  # -P: no modules from the working folder
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -17,11 +17,13 @@ import binascii
 import hashlib
 import hmac
 import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from thawd.errors import InvalidParameterValueException, StoreError
 from thawd.snapshot.store.trust_and_locks import distrust, open_as_is
+from thawd.system import folders
 from thawd.transfer.chunk_format import ChunkFacts
 
 _MAIN = "thawd-store-key"
@@ -138,10 +140,10 @@ def main_key(path: Path) -> StoreKey:
 
 def _make(path: Path) -> None:
     """Write a new main key. If another process makes one at the same time, its key stays."""
-    written = path.with_name(f".thawd-key-{os.getpid()}")
+    written = path.with_name(f".thawd-key-{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with open(fd, "w") as file:
             file.write(StoreKey(os.urandom(_KEY_BYTES)).text())
             file.flush()
@@ -152,5 +154,6 @@ def _make(path: Path) -> None:
             pass
         finally:
             written.unlink()
+        folders.sync(path.parent)  # what is sent with a key that a power cut removes could never be received
     except OSError as error:
         raise StoreError(f"the key {path} cannot be made: {error.strerror}") from None

@@ -183,7 +183,7 @@ class Queries:
         with self._spare_own_programs():
             query.process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "thawd.cloudwatch.logs.query_process"),
+                *("-P", "-m", "thawd.cloudwatch.logs.query_process"),  # -P: no modules from the working folder
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr_of_children(),

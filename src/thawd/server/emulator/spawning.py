@@ -38,7 +38,7 @@ class EmulatorProcess:
     def __init__(self, environ: Mapping[str, str], *, for_stacks: bool) -> None:
         self.popen = subprocess.Popen(
             [
-                *(sys.executable, "-m", "thawd.server.emulator.moto_program", "--folder-follows"),
+                *(sys.executable, "-P", "-m", "thawd.server.emulator.moto_program", "--folder-follows"),
                 *(("--for-stacks",) if for_stacks else ()),
             ],
             stdin=subprocess.PIPE,
