@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from benchmarks import (
     applications,
     backlog,
+    cluster,
     container_images,
     durable,
     engine,
@@ -51,6 +52,7 @@ BENCHMARKS = {
     "onnx-http": onnx_http,
     "applications": applications,
     "forwarding": forwarding,
+    "cluster": cluster,
     "recording": recording,
 }
 RESULTS = serving.BUILD / "bench.json"

@@ -42,7 +42,7 @@ def handler(event, context):
 
 def measure() -> Sequence[Figure]:
     """Measure both medians."""
-    ports = _free_ports(2)
+    ports = free_ports(2)
     addresses = ", ".join(f'{name} = "127.0.0.1:{port}"' for name, port in zip("ab", ports, strict=True))
     with contextlib.ExitStack() as stack:
         served = []
@@ -87,7 +87,8 @@ def _is_ready(status: dict[str, Any]) -> bool:
     return is_busy and status["cluster"]["machines"]["b"]["idle"] == 1
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return ports that nothing uses now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

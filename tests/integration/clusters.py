@@ -53,7 +53,9 @@ def handler(event, stream, context):
 """The handler of a function that streams."""
 
 
-def machine(root: Path, name: str, addresses: Mapping[str, str], config: str, *, options: str = "") -> Project:
+def machine(
+    root: Path, name: str, addresses: Mapping[str, str], config: str, *, options: str = "", server: str = ""
+) -> Project:
     """Make the folder of one machine.
 
     Args:
@@ -62,6 +64,7 @@ def machine(root: Path, name: str, addresses: Mapping[str, str], config: str, *,
         addresses: the addresses of all machines.
         config: what follows ``[server]`` and ``[cluster]`` in thawd.toml, the same on all machines.
         options: further lines of ``[cluster]``.
+        server: further lines of ``[server]``.
     """
     project = Project(root / name)
     project.root.mkdir()
@@ -69,20 +72,23 @@ def machine(root: Path, name: str, addresses: Mapping[str, str], config: str, *,
     project.code(FLOW, "flow.py")
     listed = ", ".join(f'{each} = "{address}"' for each, address in addresses.items())
     project.config(
-        f'[cluster]\nname = "{name}"\nkey = "{KEY}"\nmachines = {{ {listed} }}\n{options}\n' + textwrap.dedent(config)
+        f'{server}[cluster]\nname = "{name}"\nkey = "{KEY}"\nmachines = {{ {listed} }}\n{options}\n'
+        + textwrap.dedent(config)
     )
     return project
 
 
 @contextlib.contextmanager
-def cluster(root: Path, names: str, config: str, *, options: str = "") -> Iterator[dict[str, Running]]:
+def cluster(
+    root: Path, names: str, config: str, *, options: str = "", server: str = ""
+) -> Iterator[dict[str, Running]]:
     """Run machines with these one-letter names on this machine's loopback address, until the end of the block.
 
     When this returns, each of them knows all others.
     """
     addresses = {name: f"127.0.0.1:{quiet_port()}" for name in names}
     with contextlib.ExitStack() as stack:
-        projects = {name: machine(root, name, addresses, config, options=options) for name in names}
+        projects = {name: machine(root, name, addresses, config, options=options, server=server) for name in names}
         running = {name: stack.enter_context(project.up()) for name, project in projects.items()}
         for each in running.values():
             until_alive(each, names)

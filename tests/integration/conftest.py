@@ -62,10 +62,10 @@ def processes_of(data: Path) -> list[int]:
         if entry.name.isdigit():
             try:
                 variables = (entry / "environ").read_bytes()
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                state = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0]
             except OSError:
                 continue
-            if f"THAWD_CODE={data}".encode() in variables and state != "Z":
+            if f"THAWD_CODE={data}".encode() in variables and state != b"Z":
                 found.append(int(entry.name))
     return found
 

@@ -207,3 +207,43 @@ def test_a_machine_that_stops_finishes_what_it_runs_for_others_and_takes_nothing
         gate.touch()
         assert forwarded.result(300)[0]["machine"] == "b"
         request.release()
+
+
+def test_a_request_that_waits_runs_on_the_first_machine_with_an_environment(tmp_path: Path) -> None:
+    config = """
+        [functions.app]
+        handler = "app.handler"
+        timeout_s = 600
+        """
+    first, second = tmp_path / "first", tmp_path / "second"
+    server = "max_environments = 1\n"
+    with cluster(tmp_path, "ab", config, server=server) as both, ThreadPoolExecutor(4) as threads:
+        a = both["a"]
+
+        def send(gate: Path) -> Any:
+            return threads.submit(a.invoke, "app", {"gate": str(gate)})
+
+        def state() -> tuple[int, int, int, int]:
+            here, there = a.status(), both["b"].status()
+            environments = [each["functions"]["app"]["environments"]["busy"] for each in (here, there)]
+            return (*environments, here["functions"]["app"]["waiting"], here["cluster"]["held"])  # type: ignore[return-value]
+
+        # Given two machines whose only environments are busy, a request in the line of the first one, and one more
+        try:
+            eventually(lambda: machines_of(a)["b"]["free_environments"] == 1)
+            send(first)
+            eventually(lambda: state()[0] == 1)
+            send(second)
+            eventually(lambda: state()[:2] == (1, 1), what="a forwarded request")
+            in_line = send(first)
+            eventually(lambda: state() == (1, 1, 1, 0), what="a request in line")
+            held = send(first)
+            eventually(lambda: state() == (1, 1, 1, 1), what="a request that is held")
+            # When the second machine becomes free, the last one runs there
+            second.touch()
+            eventually(lambda: state() == (1, 1, 1, 0), what="that the request runs on the other machine")
+        finally:
+            first.touch()
+            second.touch()
+        assert held.result(300)[0]["machine"] == "b"
+        assert in_line.result(300)[0]["machine"] == "a"

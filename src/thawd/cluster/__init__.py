@@ -1,6 +1,7 @@
 """Other machines: which machine runs a request, and how the request gets there and its answer back.
 
 - `forwarding`: runs each request on the machine that placement chooses
+- `held_requests`: requests that wait until this or another machine can run them
 - `placement`: decides which machine runs a request (pure)
 - `machine_index`: the machines that are alive, found by idle environment, image and room (pure)
 - `identity`: what identifies a version on all machines

@@ -20,6 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from thawd.cluster import channel
+from thawd.cluster.held_requests import HeldRequests
 from thawd.cluster.identity import Identities
 from thawd.cluster.limits import Member
 from thawd.cluster.links import Links, MayHaveRunError, NotRunError
@@ -66,10 +67,12 @@ class ClusterDispatcher(Dispatcher):
 
     Attributes:
         forward: forwards a request if another machine is to run it; returns None if it is to run here.
+        on_ended: called when a request has ended here.
         member: what this machine may do, if machines find each other in a database.
     """
 
     forward: Callable[[Invocation], Awaitable[Result | None]] | None = None
+    on_ended: Callable[[Invocation], None] = staticmethod(lambda invocation: None)
     member: Member | None = None
 
     def declare(self, functions: Mapping[str, Function]) -> None:
@@ -91,12 +94,23 @@ class ClusterDispatcher(Dispatcher):
         """Return the versions whose snapshot is on this machine."""
         return [version for version in self.versions() if self._spawner.origin(version).frozen is not None]
 
+    @property
+    def most_waiting(self) -> int:
+        """Highest number of requests of a version that wait."""
+        return self._max_waiting
+
+    async def _run_here(self, invocation: Invocation) -> Result:
+        try:
+            return await super().invoke(invocation)
+        finally:
+            self.on_ended(invocation)
+
     async def invoke(self, invocation: Invocation) -> Result:
         """Run `invocation` here or elsewhere; see `Dispatcher.invoke`."""
         if self.member is not None:
             self.member.require_member()
         if self.forward is None or invocation.forwarded:
-            return await super().invoke(invocation)
+            return await self._run_here(invocation)
         self._in_flight += 1
         self._idle.clear()
         try:
@@ -105,7 +119,7 @@ class ClusterDispatcher(Dispatcher):
             finally:
                 self._in_flight -= 1
             # `_idle` is not set in between: `drain` would end, and the request with it.
-            return await super().invoke(invocation) if result is None else result
+            return await self._run_here(invocation) if result is None else result
         finally:
             if not self._in_flight:
                 self._idle.set()
@@ -167,6 +181,8 @@ class Router(Host):
         self._labels = labels or {}
         self._images: frozenset[str] = frozenset()
         self._images_s = -_IMAGES_S
+        self._held = HeldRequests()
+        dispatcher.on_ended = self._ended_here
 
     async def forward(self, invocation: Invocation) -> Result | None:
         """Forward a request if another machine is to run it. None: it is to run here, and has not run.
@@ -176,17 +192,11 @@ class Router(Host):
             NotMemberError: this machine is being drained, and no other machine runs the request (503).
             ThawdError: the other machine's answer is an error.
         """
-        family = self._dispatcher.family(invocation.function, invocation.qualifier)
-        entry = _only_version(family, invocation.qualifier)
-        pool = None if entry is None else entry.pool
-        result = None
-        await self._until_share_known(family)
-        if entry is None or pool is None or pool.version.function.tenants:
-            self._note_denied(family)
-        else:
-            is_busy = family.is_full(entry) or not self._begins_now(pool)
-            if is_busy or self.leaves:
-                result = await self._forwarded(invocation, family, entry, pool)
+        is_first = False
+        while (result := await self._placed(invocation)) is None and (identity := self._held_as(invocation)):
+            await in_task()
+            await self._held.wait(identity, until_s=invocation.queue_deadline, is_first=is_first)
+            is_first = True
         if result is None and self.leaves:
             if self.still_serves:
                 self.kept_s = time.monotonic()
@@ -195,6 +205,55 @@ class Router(Host):
                 "this machine is being drained, and no other machine could run the request; send it to another one"
             )
         return result
+
+    async def _placed(self, invocation: Invocation) -> Result | None:
+        """Forward a request if placement chooses another machine. None: it has not run.
+
+        Raises:
+            ThawdError: as `forward`.
+        """
+        family = self._dispatcher.family(invocation.function, invocation.qualifier)
+        entry = _only_version(family, invocation.qualifier)
+        pool = None if entry is None else entry.pool
+        await self._until_share_known(family)
+        if entry is None or pool is None or pool.version.function.tenants:
+            self._note_denied(family)
+        else:
+            is_busy = family.is_full(entry) or not self._begins_now(pool)
+            if is_busy or self.leaves:
+                return await self._forwarded(invocation, family, entry, pool)
+        return None
+
+    def _held_as(self, invocation: Invocation) -> str | None:
+        """The identifier of the version if a request that would wait here is held, because it may run elsewhere sooner.
+
+        Events are not: they wait in their own queue.
+        """
+        family = self._dispatcher.family(invocation.function, invocation.qualifier)
+        entry = _only_version(family, invocation.qualifier)
+        pool = None if entry is None else entry.pool
+        member = self._dispatcher.member
+        if entry is None or pool is None or pool.version.function.tenants or invocation.asynchronous or self._stops:
+            return None
+        if family.is_full(entry):
+            return None  # it is throttled
+        if (member is not None and member.why_not is not None) or time.monotonic() >= invocation.queue_deadline:
+            return None
+        busy, waiting = pool.counts()["busy"], pool.waiting
+        if not 0 < busy <= waiting or waiting + len(self._held) >= self._dispatcher.most_waiting:
+            return None
+        free_environments, free_mb = self._free()
+        is_full = free_environments <= 0 or free_mb < pool.version.function.memory_mb
+        return self._identities.of(pool.version) if is_full and len(self._index) > 1 else None
+
+    def _ended_here(self, invocation: Invocation) -> None:
+        """Let a held request go on, because one has ended here."""
+        if self._held:
+            with contextlib.suppress(ResourceNotFoundException):
+                family = self._dispatcher.family(invocation.function, invocation.qualifier)
+                entry = _only_version(family, invocation.qualifier)
+                if entry is not None and entry.pool is not None:
+                    self._held.wake(self._identities.of(entry.pool.version))
 
     def _note_denied(self, family: FunctionEntry) -> None:
         """If a request that runs nowhere else finds the share of this machine used, let the share grow."""
@@ -242,6 +301,7 @@ class Router(Host):
                 continue
             self.counts.forwarded += 1
             self._index.ended(machine, identity)
+            self._held.wake(identity)
             return result
         return None
 
@@ -287,7 +347,7 @@ class Router(Host):
 
     def why_refused(self, invocation: Invocation, identity: str, *, may_wait: bool) -> str | None:
         """Return why a forwarded request does not run here now; None: it does (`Host`)."""
-        if self.draining or self.leaves or self._dispatcher.stopping:
+        if self._stops:
             return "it is stopping"
         if self._dispatcher.member is not None and (why := self._dispatcher.member.why_not) is not None:
             return why
@@ -325,6 +385,23 @@ class Router(Host):
     def heard(self, machine: str, summary: Summary) -> None:
         """Use the summary of another machine (`Host`)."""
         self._index.update(machine, summary, time.monotonic())
+        for identity, count in summary.idle.items():
+            self._held.wake(identity, count)
+
+    def tick(self) -> None:
+        """Have held requests look for an environment from time to time, in case a notice was lost; call it often."""
+        member = self._dispatcher.member
+        holds = not self._stops and (member is None or member.why_not is None)
+        self._held.wake_each(1 if holds else len(self._held))
+
+    @property
+    def held(self) -> int:
+        """How many requests are held: they wait until this or another machine can run them."""
+        return len(self._held)
+
+    @property
+    def _stops(self) -> bool:
+        return self._dispatcher.stopping or self.draining or self.leaves
 
     def lost(self, machine: str) -> None:
         """Place no more requests on a machine that has gone (`Host`)."""

@@ -261,10 +261,13 @@ class MachineIndex:
             self._drop(self._idle, version, name)
 
     def ended(self, name: str, version: str) -> None:
-        """Count an idle environment on the machine `name`, because a request of `version` has just ended there."""
+        """Count one idle environment more on the machine `name`, because a request of `version` has just ended there.
+
+        If the machine's last summary has counted it already, a request too many is sent there, which is refused.
+        """
         machine = self._machines.get(name)
-        if machine is not None and version not in machine.idle and not machine.summary.draining:
-            machine.idle[version] = 1
+        if machine is not None and not machine.summary.draining:
+            machine.idle[version] = machine.idle.get(version, 0) + 1
             self._idle.setdefault(version, NameSet()).add(name)
 
     def used_room(self, machine: Machine, memory_mb: int) -> None:

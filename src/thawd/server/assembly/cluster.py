@@ -108,9 +108,13 @@ class ClusterSubsystem:
         """Send summaries and signs of life until cancelled. Requests are forwarded from now on."""
         self._dispatcher.forward = self.router.forward
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._membership.run(self._listener.tick))
+            tasks.create_task(self._membership.run(self._tick))
             if self._registered is not None:
                 tasks.create_task(self._registered.follow(self._dispatcher, self._set_machines))
+
+    def _tick(self) -> None:
+        self._listener.tick()
+        self.router.tick()
 
     def _set_machines(self, addresses: dict[str, tuple[str, int]]) -> None:
         """Use another list of machines."""
@@ -229,7 +233,7 @@ class ClusterSubsystem:
                 "free_environments": 0 if machine is None else machine.summary.free_environments,
                 "why": self._membership.unreachable.get(name, ""),
             }
-        found = {"name": self.own, "machines": machines, **asdict(self.router.counts)}
+        found = {"name": self.own, "machines": machines, "held": self.router.held, **asdict(self.router.counts)}
         return found if self._registered is None else {**found, **self._registered.describe()}
 
 
