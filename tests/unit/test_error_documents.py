@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import botocore.parsers
 import pytest
 from botocore.model import StructureShape
 
 from thawd.gateway.aws import error_documents
 from thawd.gateway.aws.error_documents import ServiceError
+from thawd.gateway.metrics.protocols import QueryProtocol
 
 TARGET = {"x-amz-target": "AWSEvents.PutRule", "content-type": "application/x-amz-json-1.1"}
 FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
@@ -55,3 +58,17 @@ def test_clients_that_speak_cbor_with_a_target_get_cbor() -> None:
     error = ServiceError("A", "b", 400, "")
     assert error_documents.document(protocol, error) == b"\xa2\x66__type\x61A\x67message\x61b"
     assert not protocol.reads(b'{"__type": "A"}')
+
+
+@pytest.mark.parametrize("name", ["query", "ec2", "rest-xml"])
+def test_characters_that_xml_lacks_do_not_spoil_the_document(name: str) -> None:
+    headers, service, query = REQUESTS[name]
+    protocol = error_documents.protocol_of(headers.get, service=service, query=query)
+    body = error_documents.document(protocol, ServiceError("NotImplemented", "a\x1bb\uffff", 501, "some-id"))
+    assert "a\ufffdb\ufffd" in "".join(ElementTree.fromstring(body).itertext())
+
+
+def test_metrics_with_characters_that_xml_lacks_do_not_spoil_a_list() -> None:
+    metric = {"Namespace": "a\x01", "MetricName": "\uffff", "Dimensions": []}
+    _, body = QueryProtocol().answer("ListMetrics", {"Metrics": [metric]}, "some-id")
+    assert "a\ufffd\ufffd" in "".join(ElementTree.fromstring(body).itertext())

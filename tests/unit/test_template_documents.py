@@ -77,6 +77,8 @@ def test_keys_are_texts_and_anchors_and_merges_are_followed() -> None:
         ('{"A": ' + "[" * 150 + "]" * 150 + "}", "nested more than"),
         ("{" + '"A":[' * 200_000, "nested more than"),
         ("A: x\nB: " + "x" * 5_000_000, "may not exceed"),
+        ("A: " + "1" * 5000, "a number has 5000 characters"),
+        ('{"A": ' + "1" * 5000 + "}", "JSON not well-formed"),
         (_BILLIONS, "values"),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else None,

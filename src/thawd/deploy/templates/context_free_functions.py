@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from thawd.deploy.templates.refusals import TemplateError
+from thawd.deploy.templates.refusals import TemplateError, check_length
 from thawd.deploy.templates.values import Unknown, is_scalar, text_of, unknown_in
 
 _JOIN = (
@@ -42,7 +42,11 @@ def join(argument: Any) -> Any:
         return unknown_in([delimiter, values])
     if not isinstance(values, list) or not all(is_scalar(each) or isinstance(each, Unknown) for each in values):
         raise TemplateError(_JOIN)
-    return unknown_in(values) or delimiter.join(map(text_of, values))
+    if unknown := unknown_in(values):
+        return unknown
+    texts = [text_of(each) for each in values]
+    check_length(sum(map(len, texts)) + len(delimiter) * len(texts), function="Fn::Join")
+    return delimiter.join(texts)
 
 
 def split(argument: Any) -> Any:
@@ -68,9 +72,15 @@ def select(argument: Any) -> Any:
     if any(each is None for each in values):
         raise TemplateError("Template error: Fn::Select cannot have null values in its list")
     text = text_of(index)
-    if not text.isdecimal() or int(text) >= len(values):
-        raise TemplateError(f"Template error: Fn::Select  cannot select nonexistent value at index {text}")
-    return values[int(text)]
+    at = _whole_number(text)
+    if at is None or at >= len(values):
+        raise TemplateError(f"Template error: Fn::Select  cannot select nonexistent value at index {text[:80]}")
+    return values[at]
+
+
+def _whole_number(text: str) -> int | None:
+    """The number that a text is, from 0 on; None: it is none, or has more than 9 digits."""
+    return int(text) if text.isdecimal() and len(text) < 10 else None
 
 
 def to_base64(argument: Any) -> Any:
@@ -88,19 +98,20 @@ def cidr(argument: Any) -> Any:
         return unknown
     if not isinstance(argument, list) or len(argument) not in (2, 3) or not all(map(is_scalar, argument)):
         raise TemplateError(_CIDR)
-    texts = [text_of(each) for each in argument]
-    if not all(each.isdecimal() for each in texts[1:]) or not 1 <= int(texts[1]) <= 256:
+    block, *texts = [text_of(each) for each in argument]
+    count, given = _whole_number(texts[0]), _whole_number((*texts, "0")[1])
+    if count is None or given is None or not 1 <= count <= 256:
         raise TemplateError(_CIDR)
     try:
-        network = ipaddress.ip_network(texts[0], strict=False)
+        network = ipaddress.ip_network(block, strict=False)
     except ValueError as error:
         raise TemplateError(f"Template error: Fn::Cidr: {error}") from error
-    bits = int(texts[2]) if len(texts) == 3 else (8 if network.version == 4 else 64)
+    bits = given if len(texts) == 2 else (8 if network.version == 4 else 64)
     prefix = network.max_prefixlen - bits
-    if prefix < network.prefixlen or 2 ** (prefix - network.prefixlen) < int(texts[1]):
-        raise TemplateError(f"Template error: Fn::Cidr: {texts[0]} has no {texts[1]} subnets of {bits} bits")
+    if prefix < network.prefixlen or 2 ** (prefix - network.prefixlen) < count:
+        raise TemplateError(f"Template error: Fn::Cidr: {block} has no {count} subnets of {bits} bits")
     subnets = network.subnets(new_prefix=prefix)
-    return [str(next(subnets)) for _ in range(int(texts[1]))]
+    return [str(next(subnets)) for _ in range(count)]
 
 
 def length(argument: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from thawd.deploy.templates.refusals import TemplateError
 
 _REFERENCE = re.compile(r"\{\{resolve:([a-z-]+):([^{}]+)\}\}")
-_PARAMETER = re.compile(r"([a-zA-Z0-9_.\-/]+|arn:[^:]*:ssm:[^:]*:[^:]*:parameter/[a-zA-Z0-9_.\-/]+)(?::(\d+))?")
+_PARAMETER = re.compile(r"([a-zA-Z0-9_.\-/]+|arn:[^:]*:ssm:[^:]*:[^:]*:parameter/[a-zA-Z0-9_.\-/]+)(?::(\d{1,9}))?")
 _SECRET_ARN = re.compile(r"(arn:[^:]*:secretsmanager:[^:]*:[^:]*:secret:[^:]+)(?::(.*))?")
 
 

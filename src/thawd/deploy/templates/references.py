@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from thawd.deploy.templates.refusals import TemplateError
+from thawd.deploy.templates.refusals import TemplateError, check_length
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z0-9_.:]+")
@@ -44,11 +44,20 @@ def variables(text: str) -> Iterator[str]:
 
 
 def substituted(text: str, value_of: Callable[[str], str]) -> str:
-    """Replace the names in a text for ``Fn::Sub``. ``${!Literal}`` becomes ``${Literal}``."""
+    """Replace the names in a text for ``Fn::Sub``. ``${!Literal}`` becomes ``${Literal}``.
+
+    Raises:
+        TemplateError: the text would be too long.
+    """
+    size = len(text)
 
     def replacement(found: re.Match[str]) -> str:
+        nonlocal size
         name = found[1]
-        return f"${{{name[1:]}}}" if name.startswith("!") else value_of(name.strip())
+        value = f"${{{name[1:]}}}" if name.startswith("!") else value_of(name.strip())
+        size += len(value)
+        check_length(size, function="Fn::Sub")
+        return value
 
     return _VARIABLE.sub(replacement, text)
 

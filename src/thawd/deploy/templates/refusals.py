@@ -21,3 +21,17 @@ def unresolved(names: list[str], section: str) -> TemplateError:
         f"Template format error: Unresolved resource dependencies [{', '.join(names)}] in the {section} block of the "
         "template"
     )
+
+
+MOST_CHARACTERS = 4 * 1024 * 1024
+"""Longest text that a function may make. A few short functions could otherwise make one of many gigabytes."""
+
+
+def check_length(characters: int, *, function: str) -> None:
+    """Refuse a text that a function would make.
+
+    Raises:
+        TemplateError: the text would have more than `MOST_CHARACTERS`.
+    """
+    if characters > MOST_CHARACTERS:
+        raise TemplateError(f"Template error: {function} makes a text of more than {MOST_CHARACTERS} characters")

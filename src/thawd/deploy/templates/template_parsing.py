@@ -18,6 +18,8 @@ from thawd.deploy.templates.refusals import TemplateError
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_NODES = 500_000
 _DEEPEST = 100
+_INT = "tag:yaml.org,2002:int"
+_LONGEST_NUMBER = 1000
 
 _WITH_PREFIX = (
     "And", "Base64", "Cidr", "Contains", "EachMemberEquals", "EachMemberIn", "Equals", "FindInMap", "GetAZs", "If",
@@ -57,6 +59,8 @@ def _parsed_json(text: str) -> Any:
         raise TemplateError(f"Template format error: the template is nested more than {_DEEPEST} levels deep") from None
     except json.JSONDecodeError:
         return None
+    except ValueError as error:  # a number with thousands of digits
+        raise TemplateError(f"Template format error: JSON not well-formed. {error}") from None
     _refuse_depth(document, _DEEPEST)
     return document
 
@@ -116,7 +120,7 @@ class _Construction:
         scalars: dict[str, Callable[[Any], Any]] = {
             "tag:yaml.org,2002:null": lambda node: None,
             "tag:yaml.org,2002:bool": loader.construct_yaml_bool,
-            "tag:yaml.org,2002:int": loader.construct_yaml_int,
+            _INT: loader.construct_yaml_int,
             "tag:yaml.org,2002:float": loader.construct_yaml_float,
             "tag:yaml.org,2002:str": lambda node: node.value,
             "tag:yaml.org,2002:timestamp": lambda node: node.value,
@@ -142,6 +146,10 @@ class _Construction:
     def _plain(self, node: Any) -> Any:
         tag = node.tag
         if isinstance(node, self._yaml.ScalarNode) and tag in self._scalars:
+            if tag == _INT and len(node.value) > _LONGEST_NUMBER:
+                raise TemplateError(
+                    f"Template format error: a number has {len(node.value)} characters{_place(node)}; write it as text"
+                )
             try:
                 return self._scalars[tag](node)
             except (ValueError, KeyError, IndexError) as error:

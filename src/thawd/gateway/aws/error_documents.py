@@ -21,7 +21,8 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from xml.sax.saxutils import escape
+
+from thawd.gateway.s3.xml import xml_text
 
 _JSON, _XML, _CBOR = "application/json", "text/xml", "application/cbor"
 _REST_XML = ("s3", "cloudfront", "route53")
@@ -104,8 +105,8 @@ def document(protocol: ProtocolOf, error: ServiceError) -> bytes:
         return bytes([0xA0 + len(fields)]) + b"".join(_cbor_text(n) + _cbor_text(v) for n, v in fields.items())
     if protocol.content_type != _XML:
         return json.dumps({"__type": error.code, "message": error.message}).encode()
-    said = f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
-    identifier = escape(error.request_id)
+    said = f"<Code>{xml_text(error.code)}</Code><Message>{xml_text(error.message)}</Message>"
+    identifier = xml_text(error.request_id)
     if protocol.name == "s3":
         text = f"<Error>{said}<RequestId>{identifier}</RequestId></Error>"
     elif protocol.name == "ec2":

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl
-from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -24,6 +23,7 @@ from thawd.errors import SerializationException
 from thawd.gateway.http import Headers, Scope, header
 from thawd.gateway.metrics import cbor
 from thawd.gateway.metrics.cbor import Timestamp
+from thawd.gateway.s3.xml import xml_text
 
 TARGET_PREFIX = "GraniteServiceVersion20100801."
 _PATH = re.compile(r"/service/GraniteServiceVersion20100801/operation/(\w+)")
@@ -143,7 +143,7 @@ class QueryProtocol(Protocol):
         """See `Protocol.error`."""
         text = (
             f'<ErrorResponse xmlns="{_XML_NAMESPACE}"><Error><Type>{_fault(error)}</Type><Code>{error.code}</Code>'
-            f"<Message>{escape(error.message)}</Message></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
+            f"<Message>{xml_text(error.message)}</Message></Error><RequestId>{request_id}</RequestId></ErrorResponse>"
         )
         return self._headers(), text.encode()
 
@@ -219,4 +219,4 @@ def _xml(value: Any) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(value))
     if isinstance(value, bool):
         return str(value).lower()
-    return escape(str(value))
+    return xml_text(str(value))

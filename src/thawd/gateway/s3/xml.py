@@ -35,7 +35,7 @@ class S3Error(Exception):
 
 def elements(fields: Mapping[str, str | bytes]) -> str:
     """Encode each field as one XML element; a value of type bytes is a key or a part of one."""
-    return "".join(f"<{name}>{_xml_text(text_of(value))}</{name}>" for name, value in fields.items())
+    return "".join(f"<{name}>{xml_text(text_of(value))}</{name}>" for name, value in fields.items())
 
 
 def document(name: str, inner: str) -> bytes:
@@ -76,7 +76,7 @@ def text_of(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
-def _xml_text(value: str) -> str:
-    """`value` escaped for XML; characters that XML 1.0 does not allow become U+FFFD."""
+def xml_text(value: str) -> str:
+    """The text `value` escaped for XML; characters that XML 1.0 does not allow become U+FFFD."""
     clean = _NOT_XML.sub("\ufffd", value)
     return escape(clean, {"\r": "&#13;"}).encode("utf-8", "replace").decode()
