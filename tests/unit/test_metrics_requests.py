@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.loops import run
+from thawd.cloudwatch.metrics.embedded import embedded
 from thawd.cloudwatch.metrics.history import MetricHistory
 from thawd.cloudwatch.metrics.recorder import MetricRecorder
 from thawd.errors import SerializationException
@@ -62,6 +64,24 @@ def test_values_that_were_measured_no_time_are_no_values(tmp_path: Path, values:
                 {"Namespace": "shop", "MetricData": [{"MetricName": "orders", "Value": 3.0}, datum]}
             )
             assert await average(api, now_s) == [3.0]
+
+    run(claim())
+
+
+@pytest.mark.parametrize("value", [1e308, -1e109, float("inf"), float("nan")])
+def test_values_whose_sum_could_be_infinite_are_refused(tmp_path: Path, value: float) -> None:
+    async def claim() -> None:
+        async with operations(tmp_path) as api:
+            for name in ("Value", "Values"):
+                datum = {"MetricName": "orders", name: value if name == "Value" else [1.0, value]}
+                with pytest.raises(InvalidParameterValueException, match="Value is invalid"):
+                    await api.put_metric_data({"Namespace": "shop", "MetricData": [datum]})
+            line = {"_aws": {"CloudWatchMetrics": [{"Namespace": "n", "Metrics": [{"Name": "m"}]}]}, "m": value}
+            assert list(embedded(json.dumps(line).encode())) == []
+            await api.put_metric_data(
+                {"Namespace": "shop", "MetricData": [{"MetricName": "orders", "Values": [2.0**360] * 150}]}
+            )
+            assert await average(api, time.time()) == [2.0**360]
 
     run(claim())
 

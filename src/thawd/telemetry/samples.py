@@ -10,6 +10,8 @@ _RATIO = math.log(1.02)
 # The bucket of a positive value v is this number plus log(v) / log(1.02); of a negative value, the same, negative. The
 # bucket of zero is 0. So buckets are in the order of their values.
 _OFFSET = 100_000
+MOST_VALUE = 2.0**360
+"""Largest value of a metric. Sums of larger ones could be infinite. Source: CloudWatch API reference, "MetricDatum"."""
 
 
 class Samples(msgspec.Struct, array_like=True):

@@ -6,7 +6,6 @@ Source: CloudWatch Logs user guide, "Creating metrics from log events using filt
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from thawd.cloudwatch.logs.records import MetricFilterRecord
 from thawd.cloudwatch.metrics.recorder import Dimensions, sorted_dimensions
 from thawd.grammar import log_filters
-from thawd.telemetry.samples import Samples
+from thawd.telemetry.samples import MOST_VALUE, Samples
 
 MOST_FILTERS = 100  # Source: CloudWatch Logs quotas, "Metric filters".
 MOST_DIMENSIONS = 3
@@ -93,7 +92,7 @@ def _value(text: str, document: Any) -> float | None:
         number = float(value)
     except OverflowError:
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= MOST_VALUE else None
 
 
 def _at(document: Any, selector: str) -> Any:

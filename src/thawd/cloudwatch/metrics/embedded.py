@@ -6,14 +6,13 @@ Source: CloudWatch user guide, "Specification: Embedded metric format".
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from thawd.cloudwatch.metrics.recorder import Dimensions, sorted_dimensions
-from thawd.telemetry.samples import Samples
+from thawd.telemetry.samples import MOST_VALUE, Samples
 
 MARK = b'"_aws"'
 _MOST_DIMENSIONS = 30
@@ -108,11 +107,11 @@ def _samples(value: Any) -> Samples | None:
 
 
 def _finite(value: Any) -> float | None:
-    """A number of JSON as a finite float; None: it is no number, or too large."""
+    """A number of JSON as a float; None: it is no number, or larger than a metric's value may be."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
         number = float(value)
     except OverflowError:
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= MOST_VALUE else None

@@ -5,7 +5,6 @@ Source: CloudWatch API reference.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from thawd.gateway.metrics.errors import (
     MissingParameterException,
 )
 from thawd.gateway.metrics.queries import LAST_TIME_S, MetricQueries
-from thawd.telemetry.samples import Samples
+from thawd.telemetry.samples import MOST_VALUE, Samples
 
 _MOST_DATAPOINTS = 1440
 _MOST_METRICS = 1000
@@ -184,7 +183,7 @@ def _samples(datum: Request, path: str, now: float) -> Samples:
         known = datum["StatisticValues"]
         numbers = [known[name] for name in ("SampleCount", "Sum", "Minimum", "Maximum")]
         for number in numbers:
-            _require_finite(number, f"{path}.StatisticValues")
+            _require_in_range(number, f"{path}.StatisticValues")
         samples = Samples(*numbers)
         if samples.count < 0:
             raise InvalidParameterValueException(
@@ -205,13 +204,13 @@ def _samples(datum: Request, path: str, now: float) -> Samples:
             f"The collection {path}.Values must have from 1 to {_MOST_VALUES} members."
         )
     for value, count in zip(values, counts, strict=True):
-        _require_finite(value, f"{path}.Value")
-        _require_finite(count, f"{path}.Counts")
+        _require_in_range(value, f"{path}.Value")
+        _require_in_range(count, f"{path}.Counts")
         if count > 0:
             samples.add(float(value), count)
     return samples
 
 
-def _require_finite(value: float, path: str) -> None:
-    if not math.isfinite(value):
+def _require_in_range(value: float, path: str) -> None:
+    if not abs(value) <= MOST_VALUE:
         raise InvalidParameterValueException(f"The value {value} for parameter {path} is invalid.")
