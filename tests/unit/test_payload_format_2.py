@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from thawd.gateway.routes import payload_format_1
 from thawd.gateway.routes.payload_format_2 import IntegrationRequest, MalformedResponseError, Response, event, response
 
 FORWARDED = {"x-forwarded-for": "192.0.2.1", "x-forwarded-proto": "http", "x-forwarded-port": "80"}
@@ -68,6 +69,25 @@ def test_an_event_has_all_fields_of_payload_format_2() -> None:
         },
         "isBase64Encoded": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("sent", "addresses"),
+    [
+        ([b"198.51.100.7"], "198.51.100.7, 192.0.2.1"),
+        ([b"198.51.100.7 ,10.0.0.1", b"10.0.0.2,"], "198.51.100.7, 10.0.0.1, 10.0.0.2, 192.0.2.1"),
+        ([b"198.51.100.7, 192.0.2.1"], "198.51.100.7, 192.0.2.1"),  # a trusted proxy has added the client's address
+        ([b"192.0.2.1"], "192.0.2.1"),
+        ([b" , "], "192.0.2.1"),
+    ],
+)
+@pytest.mark.parametrize("make", [event, payload_format_1.event])
+def test_a_client_cannot_claim_another_address_or_scheme(sent: list[bytes], addresses: str, make: Any) -> None:
+    headers = [(b"host", b"a"), *((b"x-forwarded-for", value) for value in sent), (b"x-forwarded-proto", b"https")]
+    for scheme in ("http", "https"):
+        got = make(request(headers=headers, scheme=scheme), now_s=0.0)["headers"]
+        assert (got["x-forwarded-for"], got["x-forwarded-proto"]) == (addresses, scheme)
+        assert got["x-forwarded-port"] == ("443" if scheme == "https" else "80")
 
 
 def test_what_a_request_does_not_have_its_event_does_not_have() -> None:

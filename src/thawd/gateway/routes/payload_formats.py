@@ -81,14 +81,23 @@ class MalformedResponseError(Exception):
 
 
 def header_values(request: IntegrationRequest) -> dict[str, list[str]]:
-    """The values of each header of a request, in the order received, and the headers that API Gateway adds."""
+    """The values of each header of a request, in the order received, and the headers that API Gateway adds.
+
+    A client can send headers ``x-forwarded-*``, too. As on AWS, the last address in ``x-forwarded-for`` is that of the
+    client, whatever it has sent, and ``x-forwarded-proto`` is how the client has connected. If the client is a trusted
+    proxy, both are what the proxy says (`IntegrationRequest.source_ip`, `IntegrationRequest.scheme`).
+    """
     values: dict[str, list[str]] = {}
     for name, value in request.headers:
         values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
-    values.setdefault("x-forwarded-for", [request.source_ip])
-    scheme = values.setdefault("x-forwarded-proto", [request.scheme])[-1]
+    hops = ",".join(values.get("x-forwarded-for", ())).split(",")
+    addresses = [hop.strip() for hop in hops if hop.strip()]
+    if addresses[-1:] != [request.source_ip]:
+        addresses.append(request.source_ip)
+    values["x-forwarded-for"] = [", ".join(addresses)]
+    values["x-forwarded-proto"] = [request.scheme]
     port = values.get("host", [""])[-1].rpartition(":")[2]
-    values.setdefault("x-forwarded-port", [port if port.isdigit() else "443" if scheme == "https" else "80"])
+    values.setdefault("x-forwarded-port", [port if port.isdigit() else "443" if request.scheme == "https" else "80"])
     return values
 
 
