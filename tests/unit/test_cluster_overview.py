@@ -17,8 +17,13 @@ from thawd.cluster import channel, overview
 from thawd.cluster.links import Links
 from thawd.cluster.listening import AcceptedLink
 from thawd.cluster.overview import Known, MachineReport, Overview, SeenMachine
-from thawd.cluster.questions import Asker, answer
-from thawd.errors import InvalidParameterValueException, MachineAwayError, ResourceNotFoundException
+from thawd.cluster.questions import Asker, answer, order_name
+from thawd.errors import (
+    InvalidParameterValueException,
+    MachineAwayError,
+    ResourceNotFoundException,
+    UnknownOutcomeError,
+)
 from thawd.server.assembly.machines import elsewhere_of
 from thawd.window import elsewhere
 from thawd.window.elsewhere import Elsewhere, RecordElsewhere
@@ -100,6 +105,41 @@ async def test_a_machine_that_is_silent_or_knows_no_questions_costs_only_the_wai
         monkeypatch.setattr(AcceptedLink, "on_frame", older)
         with pytest.raises(MachineAwayError, match="connection to the machine b was lost"):
             await ask(asker, "told")
+
+
+async def test_an_order_that_is_not_answered_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies: list[str] = []
+
+    async def obey(arguments: Mapping[str, str]) -> bytes:
+        bodies.append(arguments["body"])
+        return b"{}"
+
+    monkeypatch.setitem(QUESTIONS, order_name("change"), obey)
+    monkeypatch.setitem(QUESTIONS, order_name("endless"), endless)
+    async with asking(monkeypatch) as asker:
+        assert await asker.order("b", "change", "all", timeout_s=5.0) == b"{}"
+        assert bodies == ["all"]
+        with pytest.raises(UnknownOutcomeError, match="it is unknown whether it did"):
+            await asker.order("b", "endless", "all", timeout_s=0.05)
+        with pytest.raises(InvalidParameterValueException, match="does not know the question 'order:new'"):
+            await asker.order("b", "new", "all", timeout_s=5.0)
+
+        def lost(link: AcceptedLink, kind: int, head: Any, body: bytes) -> None:
+            known(link, 99 if kind == channel.ASK else kind, head, body)
+
+        known = AcceptedLink.on_frame
+        monkeypatch.setattr(AcceptedLink, "on_frame", lost)
+        with pytest.raises(UnknownOutcomeError, match="it is unknown whether it did"):
+            await asker.order("b", "change", "all", timeout_s=5.0)
+
+
+async def test_an_order_to_a_machine_that_cannot_be_reached_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair() as both:
+        both.listener.close()
+        both.links.close()
+        asker = Asker("a", {}, {"b": both.links}.get)
+        with pytest.raises(MachineAwayError, match="cannot be reached"):
+            await asker.order("b", "change", "all", timeout_s=5.0)
 
 
 async def test_a_stranger_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

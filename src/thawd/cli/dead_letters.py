@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,9 @@ from urllib.parse import urlencode
 
 import click
 
-from thawd.cli.exits import EXIT_FAILED, VerbGroup, fail, warn
+from thawd.cli.cluster_dead_letters import Chosen, Id, changed, pages_of, report, shown, undone
+from thawd.cli.exits import VerbGroup, fail
+from thawd.cli.machines import cluster_of, machine_option
 from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import age, print_text
 from thawd.cli.queue_answers import ask
@@ -22,24 +23,35 @@ if TYPE_CHECKING:
     from thawd.config import Settings
 
 _ERROR_SHOWN = 70
+_MOST_DIGITS = 18
 
 
-class _DeadLetterId(click.IntRange):
-    """Type of an argument: the id of a dead letter."""
+class _DeadLetterId(click.ParamType[Id]):
+    """Type of an argument: the id of a dead letter or of a removal, in a cluster with the name of its machine."""
 
     name = "id"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Id:
         """See `click.ParamType`."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
+        if isinstance(value, Id):
+            return value
+        machine, slash, number = str(value).rpartition("/")
+        is_number = number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS and int(number) > 0
+        if not is_number or bool(machine) != bool(slash):
             self.fail(
-                f"{value!r} is no id of a dead letter, which is a number; `thawd dead list` shows them", param, ctx
+                f"{value!r} is no id of a {self._what}, which is a number, in a cluster with the machine, as in b/17; "
+                "`thawd dead list` shows them",
+                param,
+                ctx,
             )
+        return Id(machine or None, int(number))
 
 
-_ID = _DeadLetterId(1, (1 << 63) - 1)
+_ID = _DeadLetterId("dead letter")
+_REMOVAL = _DeadLetterId("removal")
 
 
 @click.group(
@@ -56,6 +68,8 @@ def dead() -> None:
     A dead letter is an asynchronous event that failed on every attempt or became too old. To redrive it means to queue
     its event again. A dead letter is kept, with payload and error, until it is redriven or removed, or is older than
     server.dead_letter_retention_s.
+
+    In a cluster, the commands are for the dead letters of all machines. An id has the name of its machine, as in b/17.
     """
 
 
@@ -63,16 +77,18 @@ def dead() -> None:
 @click.argument("function", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 @click.option("-n", "--limit", type=click.IntRange(1), help="List at most this many dead letters.")
+@machine_option
 @config_option
-def list_(function: str | None, as_json: bool, limit: int | None, config_path: Path) -> None:
+def list_(function: str | None, as_json: bool, limit: int | None, machine: str | None, config_path: Path) -> None:
     """List dead letters of FUNCTION, or of all functions.
 
     They are listed in the order in which their events were accepted, without payloads; `thawd dead show` prints one
     payload.
     """
     settings = load(config_path)
+    cluster = cluster_of(settings, machine)
     count = 0
-    for page in _pages(settings, function, limit):
+    for page in _pages(settings, function, limit) if cluster is None else pages_of(cluster, function, limit):
         if as_json:
             for letter in page:
                 click.echo(json.dumps(letter, ensure_ascii=False).encode(errors="backslashreplace"))
@@ -107,7 +123,7 @@ def _dead_row(letter: dict[str, Any]) -> dict[str, Any]:
     age_s = (datetime.now(UTC) - datetime.fromisoformat(letter["buried_at"])).total_seconds()
     qualifier = letter["qualifier"]
     return {
-        "id": str(letter["id"]),
+        "id": str(Id(letter.get("machine"), letter["id"])),
         "function": letter["function"] + (f":{qualifier}" if qualifier else ""),
         "condition": letter["condition"],
         "attempts": str(letter["attempts"]),
@@ -117,11 +133,17 @@ def _dead_row(letter: dict[str, Any]) -> dict[str, Any]:
 
 
 @dead.command()
-@click.argument("number", metavar="ID", type=_ID)
+@click.argument("which", metavar="ID", type=_ID)
+@machine_option
 @config_option
-def show(number: int, config_path: Path) -> None:
+def show(which: Id, machine: str | None, config_path: Path) -> None:
     """Print a dead letter with its payload, as JSON."""
-    document = ask(load(config_path), f"/_thawd/dead/{number}", None, lambda view: view.show(number))
+    settings, number = load(config_path), which.number
+    cluster = cluster_of(settings, machine or which.machine)
+    if cluster is None:
+        document = ask(settings, f"/_thawd/dead/{number}", None, lambda view: view.show(number))
+    else:
+        document = shown(cluster, which)
     click.echo(json.dumps(document, indent=2, ensure_ascii=False).encode(errors="backslashreplace"))
 
 
@@ -134,81 +156,82 @@ _all = click.option("--all", "everything", is_flag=True, help="Choose the dead l
 @_numbers
 @_function
 @_all
+@machine_option
 @config_option
-def redrive(numbers: tuple[int, ...], function: str | None, everything: bool, config_path: Path) -> None:
+def redrive(
+    numbers: tuple[Id, ...], function: str | None, everything: bool, machine: str | None, config_path: Path
+) -> None:
     """Queue the events of dead letters again, as if they had just been accepted. This cannot be undone.
 
     If the function ran, and only sending its outcome to a destination failed, thawd sends the outcome again, and the
     function does not run.
     """
-    document = _change("redrive", numbers, function, everything=everything, config_path=config_path)
-    _report(document, "queued again")
+    _change("redrive", numbers, Chosen(function, everything, machine), config_path, what="queued again")
 
 
 @dead.command("rm")
 @_numbers
 @_function
 @_all
+@machine_option
 @config_option
-def remove(numbers: tuple[int, ...], function: str | None, everything: bool, config_path: Path) -> None:
+def remove(
+    numbers: tuple[Id, ...], function: str | None, everything: bool, machine: str | None, config_path: Path
+) -> None:
     """Remove dead letters and their payloads.
 
     For ten minutes, `thawd dead undo` brings them back. Then they are deleted for good. More than 10,000 dead letters,
     or 256 MiB of events, are deleted for good immediately.
     """
-    document = _change("remove", numbers, function, everything=everything, config_path=config_path)
-    _report(document, "removed")
+    _change("remove", numbers, Chosen(function, everything, machine), config_path, what="removed")
 
 
 @dead.command()
-@click.argument("removal", required=False, type=click.IntRange(1, (1 << 63) - 1))
+@click.argument("removal", required=False, type=_REMOVAL)
+@machine_option
 @config_option
-def undo(removal: int | None, config_path: Path) -> None:
+def undo(removal: Id | None, machine: str | None, config_path: Path) -> None:
     """Bring back the dead letters of the last removal, or of REMOVAL, a number that `thawd dead rm` has printed.
 
     That is possible for ten minutes, also after a restart of the server. To redrive dead letters cannot be undone.
     """
     settings = load(config_path)
+    cluster = cluster_of(settings, machine or (None if removal is None else removal.machine))
+    if cluster is not None:
+        report(undone(cluster, removal), "restored")
+        return
     if removal is None:
         found = ask(settings, "/_thawd/dead/removals", None, lambda view: view.removals())["removals"]
         if not found:
             fail("there is no removal that can be undone; that is possible for ten minutes")
-        removal = found[0]["id"]
-    wanted = removal
+        removal = Id(None, found[0]["id"])
+    wanted = removal.number
     document = ask(
         settings, "/_thawd/dead/undo", json.dumps({"removal": wanted}).encode(), lambda view: view.undo(wanted)
     )
-    _report({**document, "unknown": []}, "restored")
+    report([(None, {**document, "unknown": []})], "restored")
 
 
-def _change(
-    verb: str, numbers: tuple[int, ...], function: str | None, *, everything: bool, config_path: Path
-) -> dict[str, Any]:
+def _change(verb: str, ids: tuple[Id, ...], chosen: Chosen, config_path: Path, *, what: str) -> None:
     import msgspec
 
     from thawd.stores.events.dead_letters import Selection
 
-    if [bool(numbers), function is not None, everything].count(True) != 1:
+    if [bool(ids), chosen.function is not None, chosen.everything].count(True) != 1:
         raise click.UsageError("choose dead letters by ID, with --function or with --all: exactly one of the three")
-    selection = Selection(ids=list(numbers) or None, function=function, all=everything)
-    return ask(
-        load(config_path),
+    settings = load(config_path)
+    cluster = cluster_of(settings, chosen.machine)
+    if cluster is not None:
+        report(changed(cluster, verb, ids, chosen), what)
+        return
+    if foreign := [each for each in ids if each.machine is not None]:
+        fail(f"{foreign[0]} names a machine of a cluster, and this server belongs to none, or does not run")
+    numbers = [each.number for each in ids]
+    selection = Selection(ids=numbers or None, function=chosen.function, all=chosen.everything)
+    document = ask(
+        settings,
         f"/_thawd/dead/{verb}",
         msgspec.json.encode(selection),
         lambda view: view.redrive(selection) if verb == "redrive" else view.remove(selection),
     )
-
-
-def _report(document: dict[str, Any], what: str) -> None:
-    count = document["count"]
-    click.echo(f"{count:,} dead letter{'' if count == 1 else 's'} {what}")
-    if removal := document.get("undo"):
-        until = datetime.fromisoformat(removal["until"]).astimezone()
-        them = "it" if count == 1 else "them"
-        click.echo(f"`thawd dead undo {removal['id']}` restores {them} until {until:%H:%M}", err=True)
-    elif what == "removed" and count:
-        click.echo("they were too many or too large to be kept, so this cannot be undone", err=True)
-    for number in document["unknown"]:
-        warn(f"there is no dead letter {number}")
-    if document["unknown"]:
-        sys.exit(EXIT_FAILED)
+    report([(None, document)], what)

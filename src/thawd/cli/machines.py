@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _PATH = "/_thawd/machines"
 _TIMEOUT_S = 30.0
+_ORDER_TIMEOUT_S = 90.0
 _NO_CLUSTER = "--machine chooses one machine of a cluster, and this server belongs to none"
 
 machine_option = click.option(
@@ -71,6 +72,21 @@ class Cluster(NamedTuple):
             raise NoAnswerError(f"HTTP {status}: {refusal(self.settings, status, message_of(body))}")
         document = parse_answer(body)
         return Answers(dict(sorted(document["answers"].items())), document["away"])
+
+    def order(self, machine: str, path: str, body: bytes) -> dict[str, Any] | str:
+        """Have a machine change something. Returns the document of its answer, or why there is none."""
+        from urllib.parse import quote
+
+        address = f"{path}?machine={quote(machine)}"
+        headers = {"Content-Type": "application/json"}
+        try:
+            status, _, answer = attempt(self.settings, address, body, headers, timeout_s=_ORDER_TIMEOUT_S)
+        except NoAnswerError as error:
+            return f"{error}; it is unknown whether anything was changed"
+        if status != 200:
+            return refusal(self.settings, status, message_of(answer))
+        document: dict[str, Any] = parse_answer(answer)
+        return document
 
 
 class Answers(NamedTuple):

@@ -309,6 +309,7 @@ _ERRORS: dict[str, type[ThawdError]] = {
     kind.__name__: kind
     for kind in (
         errors.InvalidParameterValueException,
+        errors.InvalidRequestContentException,
         errors.ResourceNotFoundException,
         errors.ResourceConflictException,
         errors.ResourceNotReadyException,

@@ -3,10 +3,11 @@
 - ``GET /_thawd/machines``: all machines, as each describes itself.
 - ``GET /_thawd/machines?ask=QUESTION``: the answers of all machines to a question, and why others have not answered.
   ``only=NAME`` asks one machine. The questions are ``status`` and ``queue``, the documents of ``/_thawd/status`` and
-  ``/_thawd/queue``; ``find`` with ``prefix``, recorded invocations whose request ids begin with it, or with
-  ``function``, the latest one; ``record`` with ``request_id``, the document of ``/_thawd/invocations/ID``; and ``logs``
-  with ``group``, a page of a log group, which ``last=N``, or ``after.NAME=PLACE`` for each machine and
-  ``since_ms=TIME`` choose (`thawd.telemetry.logs.pages`).
+  ``/_thawd/queue``; ``dead`` with ``function``, ``limit`` and ``after.NAME=ID`` for each machine, ``dead_letter`` with
+  ``id``, and ``removals``, the documents of ``/_thawd/dead``; ``find`` with ``prefix``, recorded invocations whose
+  request ids begin with it, or with ``function``, the latest one; ``record`` with ``request_id``, the document of
+  ``/_thawd/invocations/ID``; and ``logs`` with ``group``, a page of a log group, which ``last=N``, or
+  ``after.NAME=PLACE`` for each machine and ``since_ms=TIME`` choose (`thawd.telemetry.logs.pages`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from thawd.errors import (
 from thawd.gateway.http import READING, Scope, Send, respond_json
 
 PATH = "/_thawd/machines"
-QUESTIONS = ("status", "queue", "logs", "find", "record")
+QUESTIONS = ("status", "queue", "dead", "dead_letter", "removals", "logs", "find", "record")
 _PATIENCE_S = 2.5
 _WAIT_S = 5.0
 _MOST_AT_ONCE = 16
@@ -114,7 +115,7 @@ class MachinesApi:
                 async with at_once:
                     document = await self._asker.ask(machine, question, own, timeout_s=wait_s)
             except ThawdError as error:
-                if machine == self._asker.own and question != "record":
+                if machine == self._asker.own and question not in ("record", "dead_letter"):
                     own_errors.append(error)
                 away[machine] = error.message
             else:

@@ -60,16 +60,35 @@ class _Undo(msgspec.Struct, forbid_unknown_fields=True):
     removal: Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 
-class QueueApi:
-    """Serves ``/_thawd/queue``, ``/_thawd/dead`` and all paths under ``/_thawd/dead/``."""
+Change = Callable[[bytes], Awaitable[dict[str, Any]]]
+"""Changes dead letters as a body says, a JSON document, and returns the document of the answer."""
+Elsewhere = Callable[[str, str, bytes], Awaitable[bytes]]
+"""Has another machine do so: gets its name, the name of the change and the body; returns the answer, JSON."""
 
-    def __init__(self, operations: QueueOperations) -> None:
+
+def changes_of(operations: QueueOperations) -> dict[str, Change]:
+    """The changes of dead letters, by name."""
+    return {
+        "redrive": lambda body: operations.redrive(_selection(body)),
+        "remove": lambda body: operations.remove(_selection(body)),
+        "undo": lambda body: operations.undo(_removal(body)),
+    }
+
+
+class QueueApi:
+    """Serves ``/_thawd/queue``, ``/_thawd/dead`` and all paths under ``/_thawd/dead/``.
+
+    With ``machine=NAME`` in the query string, a POST changes the dead letters of another machine of the cluster.
+
+    Args:
+        operations: the operations on this machine.
+        elsewhere: has machines of the cluster change dead letters; None: this machine belongs to none.
+    """
+
+    def __init__(self, operations: QueueOperations, elsewhere: Elsewhere | None = None) -> None:
         self._operations = operations
-        self._changes: dict[str, Callable[[bytes], Awaitable[dict[str, Any]]]] = {
-            "redrive": lambda body: operations.redrive(_selection(body)),
-            "remove": lambda body: operations.remove(_selection(body)),
-            "undo": lambda body: operations.undo(_removal(body)),
-        }
+        self._elsewhere = elsewhere
+        self._changes = changes_of(operations)
 
     def claims(self, path: str) -> bool:
         """Whether a request with this path is for the queue or for dead letters."""
@@ -90,7 +109,8 @@ class QueueApi:
             raise MethodNotAllowedException(f"{path} accepts {wanted}, not {scope['method']}", allowed=(wanted,))
         if change is not None:
             body = await read_body(scope, receive, limit_bytes=_MAX_BODY_BYTES, operation=rest)
-            document = await change(body)
+            machine = parse_qs(scope["query_string"].decode("latin-1")).get("machine", [None])[0]
+            document = await (change(body) if machine is None else self._change_elsewhere(machine, rest, body))
         elif path == QUEUE_PATH:
             document = await self._operations.overview()
         elif rest == "removals":
@@ -105,6 +125,11 @@ class QueueApi:
                 limit=_number(query.get("limit", str(_DEFAULT_PAGE)), "limit"),
             )
         await respond_json(send, 200, document)
+
+    async def _change_elsewhere(self, machine: str, name: str, body: bytes) -> Any:
+        if self._elsewhere is None:
+            raise InvalidParameterValueException("machine is for the machines of a cluster, and this server has none")
+        return msgspec.Raw(await self._elsewhere(machine, name, body))
 
 
 def _selection(body: bytes) -> Selection:

@@ -17,13 +17,14 @@ from thawd import __version__
 from thawd.cluster import own_state
 from thawd.cluster.forwarding import ClusterDispatcher
 from thawd.cluster.overview import MachineReport, Overview, SeenMachine
-from thawd.cluster.questions import Asker
+from thawd.cluster.questions import Asker, Question, order_name
 from thawd.config import Settings
 from thawd.config.options.functions import LOG_GROUP
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError
 from thawd.gateway.application import StatusDocument
 from thawd.gateway.thawd_api.machines import MachinesApi
-from thawd.queue.operator_view import OperatorView
+from thawd.gateway.thawd_api.queue import Change, changes_of
+from thawd.queue.operator_view import MAX_PAGE, OperatorView
 from thawd.recording.minute_counts import failures_in
 from thawd.recording.records import Records
 from thawd.scheduling.pool import Pool
@@ -43,6 +44,8 @@ _SAME_FAILURES_S = 5.0
 _MINUTES = 15
 _MOST_LOGS = 4
 _FIND_S = 1.0
+_ORDER_S = 60.0
+_MOST_ORDER_BYTES = 512 << 10
 _LEAST_OF_ID = 8
 # The end of the year 9999: Python knows no later time.
 _LATEST_MS = 253_402_300_799_999
@@ -111,6 +114,10 @@ class MachinesSubsystem:
             "logs": self._tell_log,
             "record": self._tell_record,
             "find": self._tell_found,
+            "dead": self._tell_dead_letters,
+            "dead_letter": self._tell_dead_letter,
+            "removals": self._tell_removals,
+            **{order_name(name): _obeying(change) for name, change in changes_of(inputs.queue).items()},
         }
         cluster.router.answered_in_parts = {own_state.QUESTION: self._send_own_state}
         self._copying = asyncio.Lock()
@@ -139,6 +146,32 @@ class MachinesSubsystem:
 
     async def _tell_queue(self, _: Mapping[str, str]) -> bytes:
         return msgspec.json.encode(await self._inputs.queue.overview())
+
+    async def _tell_dead_letters(self, arguments: Mapping[str, str]) -> bytes:
+        """Return a page of dead letters, as ``/_thawd/dead`` does."""
+        after, limit = _number(arguments, "after") or 0, _number(arguments, "limit") or MAX_PAGE
+        page = await self._inputs.queue.page(arguments.get("function"), after=after, limit=limit)
+        return msgspec.json.encode(page)
+
+    async def _tell_dead_letter(self, arguments: Mapping[str, str]) -> bytes:
+        """Return the dead letter ``id``, as ``/_thawd/dead/ID`` does."""
+        return msgspec.json.encode(await self._inputs.queue.show(_number(arguments, "id") or 0))
+
+    async def _tell_removals(self, _: Mapping[str, str]) -> bytes:
+        return msgspec.json.encode(await self._inputs.queue.removals())
+
+    async def change_dead_letters(self, machine: str, change: str, body: bytes) -> bytes:
+        """Have a machine change its dead letters; see `QueueApi`.
+
+        Raises:
+            InvalidParameterValueException: the body is too large for another machine (400).
+            ThawdError: see `Asker.order`.
+        """
+        if len(body) > _MOST_ORDER_BYTES:
+            raise InvalidParameterValueException(
+                f"the body must have at most {_MOST_ORDER_BYTES:,} bytes for another machine; choose fewer dead letters"
+            )
+        return await self.asker.order(machine, change, body.decode(errors="replace"), timeout_s=_ORDER_S)
 
     async def _tell_record(self, arguments: Mapping[str, str]) -> bytes:
         """Return the document of a recorded invocation, as ``/_thawd/invocations/ID`` does."""
@@ -282,6 +315,13 @@ def elsewhere_of(document: Mapping[str, Any], pages: Mapping[str, str | None], p
             if row.request_id.startswith(prefix)
         ]
     return Elsewhere(found, answered, sorted(away))
+
+
+def _obeying(change: Change) -> Question:
+    async def obey(arguments: Mapping[str, str]) -> bytes:
+        return msgspec.json.encode(await change(arguments.get("body", "").encode()))
+
+    return obey
 
 
 def _number(arguments: Mapping[str, str], name: str) -> int | None:

@@ -442,7 +442,9 @@ class Platform:
             metrics=self._exposition,
             readiness=self._readiness,
             control=self.control.api,
-            queue=QueueApi(self.events.operator_view),
+            queue=QueueApi(
+                self.events.operator_view, None if self._machines is None else self._machines.change_dead_letters
+            ),
             window=self.recording.pages(
                 PageInputs(self._status, self.events.operator_view, flush, wait_s, self._budget, self._machines)
             ),
