@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +153,38 @@ def test_an_interpreter_that_is_gone_is_a_service_exception_everywhere(tmp_path:
         await until(lambda: descriptors() == before)
 
     claim(work)
+
+
+@pytest.mark.parametrize("kind", ["cold", "template"])
+@pytest.mark.parametrize("channel", [0, 1])
+def test_a_start_that_is_cancelled_while_it_connects_leaves_no_descriptor_open(
+    tmp_path: Path, kind: str, channel: int
+) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        connect, connecting, calls = loop.create_unix_connection, asyncio.Event(), iter(range(10))
+
+        async def hang(factory: Any, **arguments: Any) -> Any:
+            if next(calls) < channel:
+                return await connect(factory, **arguments)
+            connecting.set()
+            return await asyncio.Event().wait()
+
+        async with platform(tmp_path, "def handler(event, context): pass") as made:
+            starter = made.spawner._starter
+            before = descriptors()
+            loop.create_unix_connection = hang  # type: ignore[method-assign]
+            start = (
+                starter.template(made.version)
+                if kind == "template"
+                else starter.cold(made.version, provisioned=False, started_s=time.monotonic())
+            )
+            task = asyncio.create_task(start)
+            await within(connecting.wait())
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await made.end()
+            assert descriptors() == before
+
+    asyncio.run(run())

@@ -10,6 +10,8 @@ from thawd.environments.runtime_api.http_server import MAX_CONNECTIONS, MAX_HEAD
 
 from .runtime_api_house import ID, NEXT, RUNTIME, House, invoked, play, ready
 
+CHUNKED = b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
 
 def test_a_client_that_expects_100_is_told_to_continue() -> None:
     async def scene(house: House) -> None:
@@ -93,10 +95,13 @@ def test_a_failure_of_the_platforms_own_is_500_and_told(capsys: pytest.CaptureFi
     assert "a request to the Runtime API failed: RuntimeError('a bug')" in capsys.readouterr().err
 
 
-def test_headers_without_end_are_431() -> None:
+@pytest.mark.parametrize(
+    "begin", [b"GET / HTTP/1.1\r\nX: ", CHUNKED + b"0\r\nX: ", CHUNKED + b"1\r\nx\r\n0\r\nX: ", CHUNKED + b"5;x="]
+)
+def test_headers_without_end_are_431(begin: bytes) -> None:
     async def scene(house: House) -> None:
         client = await house.client()
-        client.writer.write(b"GET / HTTP/1.1\r\nX: ")
+        client.writer.write(begin)
         line = b"x" * (1 << 16)
         for _ in range(MAX_HEAD_BYTES // len(line) + 2):
             client.writer.write(line)

@@ -118,3 +118,41 @@ def test_the_last_exception_that_an_invocation_has_logged_as_an_error_is_reporte
             assert frame is not None and json.loads(frame.body) == {"statusCode": 500}
             seen.append(decode_head(json.dumps(frame.head)).logged)
     assert seen == [("ValueError", "last"), None, None, ("ValueError", "?"), ("ValueError", "long" * 2048)]
+
+
+def test_values_and_errors_whose_text_fails_are_logged() -> None:
+    lines = run(
+        """
+        import logging
+        from thawd.runtime import logs
+        class Odd(Exception):
+            def __str__(self): raise RuntimeError
+            __repr__ = __str__
+        logs.install()
+        logging.error("value", extra={"odd": Odd(), "same": {Odd(): 1}})
+        try:
+            raise Odd
+        except Odd:
+            logging.exception("error")
+        """,
+        AWS_LAMBDA_LOG_FORMAT="JSON",
+    )
+    value, error = map(json.loads, lines)
+    text = "<no text: Odd raised RuntimeError>"
+    assert (value["message"], value["odd"], error["errorMessage"]) == ("value", text, text)
+
+
+def test_a_stream_that_raises_any_error_does_not_end_the_process() -> None:
+    code = """
+        import os, sys
+        from thawd.runtime import faults, process
+        class Stream:
+            def write(self, text): raise RuntimeError
+            flush = write
+        sys.stdout = sys.stderr = Stream()
+        os.dup2(1, 2)
+        process.flush_output()
+        faults.write_log("the error\\n")
+        os._exit(0)  # Python itself flushes both streams at the exit
+        """
+    assert run(code) == ["the error"]

@@ -74,6 +74,15 @@ class Channels:
         self.close_process_ends()
 
 
+async def attach(protocol: asyncio.Protocol, sock: socket.socket) -> None:
+    """Let a protocol read and write a connected socket. If that fails, or the caller is cancelled, close the socket."""
+    try:
+        await asyncio.get_running_loop().create_unix_connection(lambda: protocol, sock=sock)
+    except BaseException:
+        sock.close()
+        raise
+
+
 class FrameProtocol(asyncio.Protocol):
     """Splits the bytes from a socket into frames and passes each to `on_frame`; calls `on_lost` once, at the end.
 

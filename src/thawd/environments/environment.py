@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from thawd.environments.channels import Channels, FrameProtocol
+from thawd.environments.channels import Channels, FrameProtocol, attach
 from thawd.environments.child_processes import Child
 from thawd.environments.external_extensions import Extensions
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, error_document
@@ -152,11 +152,13 @@ class Environment:
 
     async def connect(self, services: ServiceHandler) -> None:
         """Attach to the channels; `services` answers the calls that the process makes."""
-        loop = asyncio.get_running_loop()
         self._output.open()
-        control = self._control
-        assert isinstance(control, FrameProtocol)
-        await loop.create_unix_connection(lambda: control, sock=self._channels.control)
+        assert isinstance(self._control, FrameProtocol)
+        try:
+            await attach(self._control, self._channels.control)
+        except BaseException:
+            self._channels.services.close()
+            raise
         self._calls = CallChannel(services, on_invalid=self.kill)
         await self._calls.open(self._channels.services)
 

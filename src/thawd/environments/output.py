@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import sys
 import termios
 
 from thawd.telemetry.logs.writer import LogStream
 
-# A pipe holds 64 KiB (pipe(7)), so one read takes everything in it.
+# What a pipe usually holds. A process can make its pipe hold 1 MiB (F_SETPIPE_SZ), and so do pages of 64 KiB; pipe(7).
 _READ_BYTES = 1 << 16
 _NO_BYTES = bytes(4)  # the number 0, as ioctl(2) returns it
 
@@ -33,13 +34,15 @@ class OutputPipe:
 
     def drain(self) -> None:
         """Read what the pipe contains now. That is everything that was written before this call."""
-        if self._fd < 0 or fcntl.ioctl(self._fd, termios.FIONREAD, _NO_BYTES) == _NO_BYTES:
-            return  # a read of an empty pipe raises an exception, which takes three times as long
-        self._read()
+        if self._fd < 0:
+            return
+        waiting = fcntl.ioctl(self._fd, termios.FIONREAD, _NO_BYTES)
+        if waiting != _NO_BYTES:  # a read of an empty pipe raises an exception, which takes three times as long
+            self._read(int.from_bytes(waiting, sys.byteorder))
 
-    def _read(self) -> None:
+    def _read(self, size: int = _READ_BYTES) -> None:
         try:
-            data = os.read(self._fd, _READ_BYTES)
+            data = os.read(self._fd, size)
         except BlockingIOError:
             return
         if data:
@@ -50,7 +53,7 @@ class OutputPipe:
     def close(self) -> None:
         """Read the rest and close the pipe. May be called twice."""
         if self._fd >= 0:
-            self._read()
+            self.drain()
             self._stream.end()
             self._pause()
             os.close(self._fd)

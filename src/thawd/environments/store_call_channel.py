@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from thawd.environments.channels import FrameProtocol
+from thawd.environments.channels import FrameProtocol, attach
 from thawd.wire import frames
 
 ServiceHandler = Callable[[dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], bytes]]]
@@ -33,7 +33,7 @@ class CallChannel:
 
     async def open(self, sock: socket.socket) -> None:
         """Answer the calls that arrive over `sock` from now on."""
-        await asyncio.get_running_loop().create_unix_connection(lambda: self._protocol, sock=sock)
+        await attach(self._protocol, sock)
 
     def close(self) -> None:
         """Stop answering calls."""

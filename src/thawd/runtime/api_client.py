@@ -78,6 +78,7 @@ class _Api:
         """Send the platform an answer or an error."""
         headers = {"Content-Type": "application/json"}
         if error_type is not None:
-            headers["Lambda-Runtime-Function-Error-Type"] = error_type
+            # The name of a class may have any letters, and a header only those of ASCII.
+            headers["Lambda-Runtime-Function-Error-Type"] = error_type.encode("ascii", "backslashreplace").decode()
         self._connection.request("POST", _BASE + place, body, headers)
         self._connection.getresponse().read()

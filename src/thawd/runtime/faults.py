@@ -176,7 +176,7 @@ def write_log(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except (AttributeError, OSError, ValueError):
+    except Exception:  # a stream of the function may raise anything
         try:
             os.write(2, text.encode("utf-8", "backslashreplace"))
         except OSError:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 import traceback
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 # Attributes of every record; all others were added by user code. `taskName` counts as added, because it is None outside
 # asyncio and None is not written.
@@ -29,7 +29,7 @@ class JsonFormatter(logging.Formatter):
         if error and error[0] is not None:
             fields["stackTrace"] = traceback.format_tb(error[2])
             fields["errorType"] = error[0].__name__
-            fields["errorMessage"] = str(error[1])
+            fields["errorMessage"] = _text(error[1])
             fields["location"] = "%s:%s:%d" % (record.pathname, record.funcName, record.lineno)
         fields["requestId"] = getattr(record, "aws_request_id", None) or None  # there is no request id during init
         for key, value in vars(record).items():
@@ -41,7 +41,7 @@ class JsonFormatter(logging.Formatter):
 def encode(fields: Dict[str, Any]) -> str:
     """`fields` as one line of JSON text."""
     try:
-        return json.dumps(fields, default=str, ensure_ascii=False)
+        return json.dumps(fields, default=_text, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):  # a key is not text, or a value contains itself
         return json.dumps({str(key): _plain(value) for key, value in fields.items()}, ensure_ascii=False)
 
@@ -50,8 +50,15 @@ def _plain(value: Any) -> Any:
     try:
         json.dumps(value)
     except (TypeError, ValueError, RecursionError):
-        return repr(value)
+        return _text(value, repr)
     return value
+
+
+def _text(value: Any, text_of: Callable[[Any], str] = str) -> str:
+    try:
+        return text_of(value)
+    except Exception as error:  # a user's __str__ may itself fail
+        return "<no text: %s raised %s>" % (type(value).__name__, type(error).__name__)
 
 
 def timestamp(seconds: float) -> str:

@@ -95,7 +95,7 @@ def flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (AttributeError, OSError, ValueError):
+        except Exception:  # a stream of the function may raise anything
             pass
 
 

@@ -17,7 +17,10 @@ import httptools
 from thawd.telemetry.console import complain
 
 MAX_HEAD_BYTES = 2 << 20
-"""Limit on a request line with all headers. awslambdaric, AWS's client for Python, sends up to 1 MiB in one header."""
+"""Limit on a request line with all headers, and on the trailers of a body.
+
+awslambdaric, AWS's client for Python, sends up to 1 MiB in one header.
+"""
 MAX_CONNECTIONS = 64
 """Most open connections of one environment; a runtime with ten extensions needs about a dozen."""
 
@@ -106,8 +109,8 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._request: Request | None = None  # the request that is being received
-        self._in_head = True
-        self._head_bytes = 0
+        self._head_bytes = 0  # received since the last part of a body
+        self._has_advanced = False
         self._current: Request | None = None  # the request that is being answered
         self._waiting: deque[tuple[Request, bool]] = deque()
         self._keep_alive = True
@@ -131,8 +134,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(400)
 
     def _feed(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_bytes += len(data)
+        self._has_advanced = False
         rest = memoryview(data)
         while rest:
             try:
@@ -142,7 +144,9 @@ class HttpConnection(asyncio.Protocol):
                 rest = rest[upgrade.args[0] :]
             else:
                 break
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+        # So the heads of requests are limited, and the trailers and the headers of chunks, too.
+        self._head_bytes = 0 if self._has_advanced else self._head_bytes + len(data)
+        if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(431)
 
     def _refuse(self, status: int) -> None:
@@ -182,15 +186,18 @@ class HttpConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         request = self._request
         assert request is not None
-        self._in_head = False
-        self._head_bytes = 0
+        self._has_advanced = True
         request.method = self._parser.get_method().decode("latin-1")
         request.path = request.path.partition("?")[0]
         if request.headers.get(b"expect", b"").lower() == b"100-continue" and self._transport is not None:
             self._transport.write(_CONTINUE)
         self._handler.begin(request)
 
+    def on_chunk_header(self) -> None:
+        self._has_advanced = True
+
     def on_body(self, data: bytes) -> None:
+        self._has_advanced = True
         request = self._request
         assert request is not None
         request.size_bytes += len(data)
@@ -202,7 +209,7 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         request, self._request = self._request, None
         assert request is not None
-        self._in_head = True
+        self._has_advanced = True
         keep_alive = self._parser.should_keep_alive()
         if self._current is not None:
             # The client sent this request without waiting for earlier answers: read no more until those are sent.

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from thawd.environments.channels import Channels, FrameProtocol
+from thawd.environments.channels import Channels, FrameProtocol, attach
 from thawd.environments.child_processes import Child, Children
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, init_ends
 from thawd.environments.output import OutputPipe
@@ -148,9 +148,12 @@ class Template:
 
     async def connect(self, services: ServiceHandler) -> None:
         """Attach to the channels; `services` answers the calls that init makes."""
-        loop = asyncio.get_running_loop()
         self._output.open()
-        await loop.create_unix_connection(lambda: self._control, sock=self._channels.control)
+        try:
+            await attach(self._control, self._channels.control)
+        except BaseException:
+            self._channels.services.close()
+            raise
         self._calls = CallChannel(services, on_invalid=self.kill)
         await self._calls.open(self._channels.services)
 

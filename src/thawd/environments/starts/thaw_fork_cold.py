@@ -196,8 +196,8 @@ class Starter:
         spare = new_environment(version, start, StartKind.THAW, disk=thawable.disk)
         tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         try:
+            spare.adopt(child)  # first, so that its channels are closed, too, if this is cancelled
             await spare.connect(services_of(self._services, version, spare.stream.name))
-            spare.adopt(child)
             async with asyncio.timeout(_THAW_S):
                 refused = await spare.parked
         except InitError as error:
@@ -406,8 +406,8 @@ class Starter:
         until_s = time.monotonic() + limit_s
         with started:
             try:
+                template.adopt(child)  # first, so that its channels are closed, too, if this is cancelled
                 await template.connect(self._services)
-                template.adopt(child)
                 # Watch memory without a cgroup: forks would start in the template's cgroup, and count there.
                 await init_ends(
                     template.ready,
@@ -436,6 +436,7 @@ class Starter:
         """
         try:
             version, stream = environment.version, environment.stream.name
+            environment.adopt(child)  # first, so that its channels are closed, too, if this is cancelled
             await environment.connect(services_of(self._services, version, stream))
         except BaseException:
             environment.dying = True
