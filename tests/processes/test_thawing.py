@@ -18,7 +18,7 @@ import pytest
 from tests.processes.real_spawner import Platform, descriptors, invocation
 from tests.unit.execution_fakes import claim, until, within
 from thawd.environments.init_phase import InitError
-from thawd.environments.starts import fastest_start, thaw_fork_cold
+from thawd.environments.starts import frozen_images, thaw_fork_cold
 from thawd.environments.starts.engine_files import Engine
 from thawd.environments.starts.origin import Origin
 from thawd.invocation import StartKind
@@ -99,7 +99,7 @@ def test_thaws_and_what_prepares_them_leave_no_descriptor_open(tmp_path: Path) -
 
 
 def test_starts_at_once_share_one_init_and_one_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastest_start, "_SLOW_RESTORE_MS", math.inf)  # otherwise a slow machine forks some of them
+    monkeypatch.setattr(frozen_images, "_SLOW_RESTORE_MS", math.inf)  # otherwise a slow machine forks some of them
 
     async def work() -> None:
         async with platform(tmp_path) as made:
@@ -314,7 +314,7 @@ def test_descriptors_arrive_under_their_numbers_whatever_numbers_they_had(
 def test_a_template_for_a_burst_that_fails_is_one_failure_and_not_one_for_each_that_waited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fastest_start, "_SLOW_RESTORE_MS", 0.0)
+    monkeypatch.setattr(frozen_images, "_SLOW_RESTORE_MS", 0.0)
 
     async def work() -> None:
         async with platform(tmp_path) as made:

@@ -127,7 +127,7 @@ def test_a_reader_of_what_cannot_be_had_fails_after_the_owner_has_learnt_it(
     if harm == "damaged":
         stored.place.put(key, data[:-1] + bytes([data[-1] ^ 1]))
     learnt: list[bool] = []
-    file.on_failure = lambda: learnt.append(not file.failure)
+    file.on_failure = lambda why: learnt.append(not file.failure)
     stored.let_all_arrive()
     with pytest.raises(OSError, match="chunk"):
         file.read(2 * CHUNK * 40, 10)

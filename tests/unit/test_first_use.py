@@ -16,7 +16,8 @@ from tests.unit.test_arriving_files import CHUNK, Stored
 from thawd.errors import StoreError
 from thawd.transfer.arriving_files import ArrivingFile
 from thawd.transfer.chunk_format import ChunkError, key_id
-from thawd.transfer.first_use import decode, encode, merged, recall, remember
+from thawd.transfer.first_use import chunks_of, decode, encode, merged, recall, remember
+from thawd.transfer.record_body import Extent
 from thawd.transfer.store_layout import chunk_key, first_use_key
 
 SHA256 = "ab" * 32
@@ -93,3 +94,14 @@ def test_what_is_expected_is_fetched_before_anybody_asks_and_what_was_used_is_no
     assert file.first_used == [9, 3]
     assert set(stored.place.asked[:3]) == {chunk_key(stored.chunks[one].id) for one in expected}
     file.close()
+
+
+def test_parts_of_an_image_are_found_in_its_chunks() -> None:
+    extents = [Extent(8000, 2, 0, 1000), Extent(0, 5, 0, 1000), Extent(1000, 3, 0, 1000), Extent(9000, 5, 1000, 500)]
+    assert chunks_of(extents, []) == []
+    assert chunks_of(extents, [(999, 1000)]) == [5]
+    assert chunks_of(extents, [(999, 1001)]) == [5, 3]
+    assert chunks_of(extents, [(2000, 8000)]) == []
+    assert chunks_of(extents, [(8999, 9001), (1500, 1501), (0, 10_000)]) == [5, 3, 2]
+    assert chunks_of(extents, [(2500, 7500)], around_bytes=501) == [3, 2]
+    assert chunks_of(extents, [(-(1 << 62), -5), (1 << 62, 1 << 63)]) == []

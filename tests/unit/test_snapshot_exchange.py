@@ -13,7 +13,8 @@ from thawd.errors import ResourceNotFoundException, StoreError
 from thawd.snapshot.inspect import reader
 from thawd.snapshot.store.images import Snapshot
 from thawd.stores.chunk_places import FolderPlace
-from thawd.transfer import exchange, receiving, sending, upkeep
+from thawd.transfer import arriving_snapshots, exchange, receiving, sending, upkeep
+from thawd.transfer.arriving_snapshots import ArrivingSnapshot
 from thawd.transfer.exchange import SnapshotExchange
 from thawd.transfer.sender_process import Task, send_apart
 from thawd.transfer.store_keys import FunctionKey
@@ -29,7 +30,7 @@ def exchange_of(machine: Machine, place: MemoryPlace, key_file: Path, said: list
     return SnapshotExchange(machine.store, place, key=key_file, program=None, send=send, report=said.append)
 
 
-def receive(server: SnapshotExchange, function: str, key: str) -> bool:
+def receive(server: SnapshotExchange, function: str, key: str) -> bool | ArrivingSnapshot:
     return asyncio.run(server.receive(function, key))
 
 
@@ -174,3 +175,19 @@ def test_a_machine_with_the_key_of_a_function_says_that_no_snapshot_fits(
         "thawd: classify: memory has snapshots of it, but none of this code, these settings and this version of thawd; "
         "it is initialised here"
     ]
+
+
+def test_without_fuse_an_image_is_received_whole_and_that_is_said_once(
+    machine: Machine, place: MemoryPlace, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arriving_snapshots, "LEAST_BYTES", 0)
+    monkeypatch.setattr(exchange, "why_not_detached", lambda: "/dev/fuse cannot be opened")
+    sending.send(machine.store, machine.freeze(), place, KEY)
+    there, said = elsewhere(machine), list[str]()
+    server = exchange_of(there, place, key_file, said)
+    server.lazy = True
+    for _ in range(2):
+        assert receive(server, "classify", "key") is True
+        server._asked.clear()
+        there.store.remove(there.store.snapshots()[0])
+    assert said == ["thawd: images are received whole before functions start: /dev/fuse cannot be opened"]

@@ -25,6 +25,10 @@ class FakeImage(SimpleNamespace):
     def __init__(self, name: str, *, unchecked: bool) -> None:
         thawable = SimpleNamespace(restore_ms=1.0)
         super().__init__(name=name, unchecked=unchecked, failures=0, fork_refused=None, thawable=thawable)
+        self.arrival = None
+
+    def is_forked_in_bursts(self, *, thawing: int) -> bool:
+        return False
 
 
 class FakeSnapshots:

@@ -99,6 +99,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             removed, but never those in use.
         snapshots_max_age_s: a snapshot that was not used for this long is removed, seconds, 0-31,536,000.
         snapshot_store: folder, bucket or registry with snapshots of all machines; None: snapshots stay on this machine.
+        lazy_snapshots: whether the copies of a large image start before it has arrived from there.
         state: PostgreSQL database with the state that the machines of a cluster share; None: this machine is alone.
         durability: ``machine``: an accepted event is on this machine's disk; ``cluster``: in the database `state`, too.
         webhook_secret: secret with which thawd signs requests to webhooks (destinations that are URLs); None: they are
@@ -150,6 +151,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     state: StoreUrl | None = None
     durability: str = "machine"
     snapshot_store: Path | RemoteBucket | None = None
+    lazy_snapshots: bool = True
     webhook_secret: str | None = None
     webhooks_plain_http: bool = False
     names: tuple[str, ...] = ()

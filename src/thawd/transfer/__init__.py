@@ -8,8 +8,10 @@ function. docs/reference/chunk-format.md describes every field.
 - `receiving`: fetches a snapshot, checks it, and puts it into this machine's store of snapshots
 - `programs`: both, for images of programs that froze themselves
 - `program_runs`: runs the image of a program while it arrives
+- `arriving_snapshots`: snapshots of functions that are thawed while their images arrive
 - `arriving_files`: a file whose contents arrive while it is read
-- `first_use`: which chunks a program needed first
+- `arriving_images`: an image in such a file, with tables that name this machine's files
+- `first_use`: which chunks a program or a function needed first
 - `fuse_files`: serves such a file to the kernel
 - `exchange`: does both while a server runs
 - `sender_process`: sends in a process of its own

@@ -5,7 +5,8 @@ first, and those that follow in the file. When nobody has waited for a while, th
 verified before a byte of it is returned. If a chunk cannot be had, reading fails from then on: no byte that has not
 arrived is ever returned as zero.
 
-The contents are in a file without a name, so nothing is left of them when the process that receives ends.
+The contents are in a file without a name, so nothing is left of them when the process that receives ends; or in a
+file whose path the caller chooses, and which is whole after `ArrivingFile.require_whole`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 from thawd.errors import StoreError, ThawdError, unexpected
 from thawd.snapshot.store.folder import digest_of
 from thawd.stores.chunk_places import ChunkPlace
-from thawd.transfer.chunk_downloads import fetch
+from thawd.transfer.chunk_downloads import Patience, fetch
 from thawd.transfer.chunk_format import ChunkError, ChunkFacts
 from thawd.transfer.record_body import Extent
 
@@ -49,13 +50,13 @@ class ArrivingFile:
         chunks: the chunks of the record, by index.
         extents: where the file's bytes are; the others are zero.
         size: size of the file, bytes.
-        folder: folder on the disk that holds what has arrived.
+        where: what has arrived is kept in a file without a name in this folder; or in a new file, if this path is free.
         expected: chunks that will probably be used first, in order.
 
     Attributes:
         size: the same.
         fetched_bytes: contents that have arrived.
-        on_failure: called before a reader learns that contents cannot be had.
+        on_failure: called with the reason, in any thread, before a reader learns that contents cannot be had.
 
     Raises:
         OSError: the file cannot be made.
@@ -67,13 +68,13 @@ class ArrivingFile:
         chunks: Sequence[ChunkFacts],
         extents: Sequence[Extent],
         size: int,
-        folder: Path,
+        where: Path,
         *,
         expected: Sequence[int] = (),
     ) -> None:
         self.size = size
         self.fetched_bytes = 0
-        self.on_failure: Callable[[], object] = lambda: None
+        self.on_failure: Callable[[str], object] = lambda why: None
         self._place = place
         self._chunks = chunks
         self._extents = sorted(extents, key=lambda one: one.offset)
@@ -95,9 +96,8 @@ class ArrivingFile:
         self._failure = ""
         self._is_closed = False
         self._changed = threading.Condition()
-        self._fd, name = tempfile.mkstemp(prefix="arriving-", dir=folder)
+        self._fd = _new_file(where)
         weakref.finalize(self, os.close, self._fd).atexit = False
-        Path(name).unlink()
         os.truncate(self._fd, size)
         self._threads = [threading.Thread(target=self._work, name="arriving", daemon=True) for _ in range(_THREADS)]
         for thread in self._threads:
@@ -136,6 +136,24 @@ class ArrivingFile:
             if self._failure or self._is_closed:
                 raise OSError(errno.EIO, self._failure or "the file is closed")
         return os.pread(self._fd, size, offset)
+
+    def wait_for(self, chunks: Sequence[int], patience: Patience) -> None:
+        """Wait until some of the expected chunks are there.
+
+        Raises:
+            StoreError: a chunk cannot be had, or the store is too slow (HTTP 500).
+        """
+        counted_bytes = 0
+        with self._changed:
+            missing = list(chunks)
+            while missing := [chunk for chunk in missing if self._state.get(chunk, _THERE) != _THERE]:
+                if self._failure or self._is_closed:
+                    raise StoreError(self._failure or "the file is closed")
+                patience.check(self._place)
+                self._wanted_at_s = time.monotonic()
+                self._changed.wait(_LONGEST_WAIT_S)
+                patience.arrived(self.fetched_bytes - counted_bytes)
+                counted_bytes = self.fetched_bytes
 
     def require_whole(self, sha256: str) -> None:
         """Wait until everything is there, and verify the digest of the whole file.
@@ -237,7 +255,15 @@ class ArrivingFile:
         raise AssertionError("the last attempt returns or raises")
 
     def _fail(self, why: str) -> None:
-        self.on_failure()
+        self.on_failure(why)
         with self._changed:
             self._failure = self._failure or why
             self._changed.notify_all()
+
+
+def _new_file(where: Path) -> int:
+    if not where.is_dir():
+        return os.open(where, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fd, name = tempfile.mkstemp(prefix="arriving-", dir=where)
+    Path(name).unlink()
+    return fd

@@ -1,8 +1,9 @@
 """Shares snapshots with other machines while a server runs: receives one before a function would be initialised.
 
 `thawd.environments.starts.image_making` asks for the snapshot with a version's key, and passes on each new snapshot.
-Threads of this module receive, and a start does not wait for them if the store is slow. One thread sends, by a process
-with a low priority (`sender_process`). When the server ends, what it was sending stays unsent; the store of chunks is
+Threads of this module receive, and a start does not wait for them if the store is slow. A large image arrives while
+copies of it run (`arriving_snapshots`), where FUSE can be used. One thread sends, by a process with a low priority
+(`sender_process`). When the server ends, what it was sending stays unsent; the store of chunks is
 whole all the same. Whatever fails is reported once for each reason, and the function is initialised, or its snapshot
 stays on this machine.
 """
@@ -23,9 +24,11 @@ from thawd.snapshot.store.images import Snapshot, SnapshotStore
 from thawd.stores.chunk_places import ChunkPlace
 from thawd.stores.threads import StoreThreads
 from thawd.system.retry import SayOnce
-from thawd.transfer import receiving, store_keys
+from thawd.transfer import arriving_snapshots, receiving, store_keys
+from thawd.transfer.arriving_snapshots import ArrivingSnapshot
 from thawd.transfer.chunk_downloads import Patience
 from thawd.transfer.chunk_format import ChunkError
+from thawd.transfer.fuse_files import why_not_detached
 from thawd.transfer.store_keys import FunctionKey, StoreKey
 from thawd.transfer.store_layout import RECORDS, find_by_key
 
@@ -47,6 +50,7 @@ class SnapshotExchange:
         report: called with a line for the operator.
 
     Attributes:
+        lazy: whether the copies of a large image start before it has arrived.
         patience: makes the object that says how long a start waits for the store.
     """
 
@@ -65,8 +69,10 @@ class SnapshotExchange:
         self._key_path = key
         self._program = program
         self._send = send
+        self._report_line = report
         self._rests_until_s = 0.0
         self._asked: set[tuple[str, str]] = set()  # functions and keys
+        self.lazy = False
         self.patience: Callable[[], Patience] = Patience.of_a_start
         self._receivers = StoreThreads(_RECEIVERS, store=f"the store of chunks {place.name}")
         self._reports = SayOnce(report)
@@ -74,30 +80,34 @@ class SnapshotExchange:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    async def receive(self, function: str, key: str) -> bool:
+    async def receive(self, function: str, key: str) -> bool | ArrivingSnapshot:
         """Receive the snapshot with this key (`ImageOrigin.key`), if the store of chunks has one.
 
         The store is asked once for each key, so that a snapshot that cannot be used does not come again. If the store
         failed, it is asked again. If it is slow, this method returns before it has answered, and it then rests.
 
         Returns:
-            Whether the machine's store has the snapshot now.
+            Whether the machine's store has the snapshot now; or the snapshot, if its image still arrives.
         """
         patience = self.patience()
         work = partial(self._receive_in_thread, function, key, patience)
         receiving = asyncio.ensure_future(self._receivers.run(work))
         while not receiving.done():
-            await asyncio.wait({receiving}, timeout=_LOOK_S)
+            try:
+                await asyncio.wait({receiving}, timeout=_LOOK_S)
+            except asyncio.CancelledError:
+                receiving.add_done_callback(_abandon)
+                raise
             if not receiving.done() and patience.is_over:
                 self._rests_until_s = time.monotonic() + _REST_S
                 self._reports.say(
                     f"thawd: {function}: {self._place.name} is too slow; the function is initialised here",
                     topic=f"{function} slow",
                 )
-                receiving.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+                receiving.add_done_callback(_abandon)
                 return False
         try:
-            return not receiving.cancelled() and receiving.result()
+            return False if receiving.cancelled() else receiving.result()
         except StoreError:
             return False  # the server ends
 
@@ -105,7 +115,7 @@ class SnapshotExchange:
         """Receive nothing more. What a store keeps waiting is abandoned (`thawd.stores.threads`). Does not block."""
         self._receivers.close(until=time.monotonic())
 
-    def _receive_in_thread(self, function: str, key: str, patience: Patience) -> bool:
+    def _receive_in_thread(self, function: str, key: str, patience: Patience) -> bool | ArrivingSnapshot:
         if (function, key) in self._asked or time.monotonic() < self._rests_until_s:
             return False
         self._asked.add((function, key))
@@ -118,16 +128,28 @@ class SnapshotExchange:
             if not isinstance(error, ChunkError):
                 self._asked.discard((function, key))
             return False
-        return record is not None and self._take(function, record, patience)
+        return False if record is None else self._take(function, record, patience)
 
-    def _take(self, function: str, record: receiving.Record, patience: Patience) -> bool:
-        """Receive the snapshot of a record. Returns whether the machine's store has it now."""
+    def _take(self, function: str, record: receiving.Record, patience: Patience) -> bool | ArrivingSnapshot:
+        """Receive the snapshot of a record; see `receive`."""
         try:
+            if self._is_to_arrive(record):
+                wanted = receiving.Receiving(self._store, self._place, record, self._program, patience)
+                return ArrivingSnapshot(wanted, self._key(), report=self._report_line)
             receiving.receive(self._store, self._place, record, program=self._program, patience=patience)
         except Exception as error:
             self._report(f"{function}: its snapshot cannot be received from {self._place.name}", error)
             return False
         return True
+
+    def _is_to_arrive(self, record: receiving.Record) -> bool:
+        """Whether copies of a snapshot start before its image has arrived."""
+        if not self.lazy or not arriving_snapshots.is_worthwhile(record):
+            return False
+        if (why := why_not_detached()) is not None:
+            self._reports.say(f"thawd: images are received whole before functions start: {why}", topic="no FUSE")
+            return False
+        return receiving.already_there(self._store, record) is None
 
     def _record(self, function: str, key: str) -> receiving.Record | None:
         """Read the record of the snapshot with this key; None: there is none that this machine may read."""
@@ -188,3 +210,11 @@ class SnapshotExchange:
     def _report(self, what: str, error: Exception) -> None:
         why = error.message if isinstance(error, ThawdError) else unexpected(error)
         self._reports.say(f"thawd: {what}: {why}", topic=f"{what}: {why}")
+
+
+def _abandon(receiving: asyncio.Future[bool | ArrivingSnapshot]) -> None:
+    """Release what was received although nobody waits for it any more."""
+    if not receiving.cancelled() and receiving.exception() is None:
+        received = receiving.result()
+        if isinstance(received, ArrivingSnapshot):
+            received.release()

@@ -8,19 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
 import msgspec
 
 from thawd.errors import ThawdError
 from thawd.stores.chunk_places import ChunkPlace
 from thawd.transfer.chunk_format import ChunkError, key_id, opened, sealed
+from thawd.transfer.record_body import Extent
 from thawd.transfer.store_layout import first_use_key
 
 MAGIC = b"THAWDUSE"
 LAYOUT = 1
 _HEADER = struct.Struct("<8sI32s")  # magic, layout, key id
 _LIMIT_BYTES = 16 << 20
+
+
+class Named(TypedDict):
+    """What a list belongs to: the snapshot `sha256` of a function, and the function's key."""
+
+    function: str
+    sha256: str
+    key: bytes
+
+
 _decode = msgspec.json.Decoder(list[int]).decode
 
 
@@ -71,6 +84,24 @@ def remember(place: ChunkPlace, order: Sequence[int], *, function: str, sha256: 
     """Leave a list for the next run. Does nothing if the store refuses it: this machine may have no right to write."""
     with contextlib.suppress(ThawdError):
         place.put(first_use_key(function, sha256), encode(order, function=function, sha256=sha256, key=key))
+
+
+def chunks_of(extents: Iterable[Extent], ranges: Iterable[tuple[int, int]], *, around_bytes: int = 0) -> list[int]:
+    """Return the chunks that contain ranges of an image, in the image's order, each once.
+
+    Args:
+        extents: where the image's bytes are.
+        ranges: first byte and end of each range, in any order; they may overlap, or be outside the image.
+        around_bytes: bytes before and after each range that are needed with it.
+    """
+    found: dict[int, None] = {}
+    wanted = deque(sorted((begin - around_bytes, end + around_bytes) for begin, end in ranges))
+    for extent in sorted(extents, key=lambda one: one.offset):
+        while wanted and wanted[0][1] <= extent.offset:
+            wanted.popleft()
+        if wanted and wanted[0][0] < extent.offset + extent.length:
+            found[extent.chunk] = None
+    return list(found)
 
 
 def merged(known: Sequence[int], used: Sequence[int]) -> list[int] | None:

@@ -19,29 +19,20 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypedDict
 
 from thawd.errors import StoreError
-from thawd.snapshot.inspect import layout
 from thawd.stores.chunk_places import ChunkPlace
 from thawd.transfer import first_use
 from thawd.transfer.arriving_files import ArrivingFile
-from thawd.transfer.chunk_format import ChunkError
+from thawd.transfer.arriving_images import ArrivingImage
 from thawd.transfer.fuse_files import FuseFile, enter_mount_namespace
 from thawd.transfer.programs import locate_files, receive_program
-from thawd.transfer.receiving import Record, bind_image
+from thawd.transfer.receiving import Record
 from thawd.transfer.store_keys import FunctionKey, StoreKey
 
 _PR_SET_PDEATHSIG = 1
-_MOST_TABLES_BYTES = 64 << 20
 _LONGEST_WAIT_S = 0.5
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-
-
-class _Named(TypedDict):
-    function: str
-    sha256: str
-    key: bytes
 
 
 def run_program(
@@ -119,8 +110,9 @@ class _LazyRun:
         self._expected = [] if key is None else first_use.recall(place, len(record.chunks), **self._named(key))
         self._file = ArrivingFile(place, record.chunks, self._sent.extents, size, folder, expected=self._expected)
         try:
-            self._tables = self._bound(record, folder)
-            FuseFile(self._path, size=size, read=self._read)
+            assert self._sent.files is not None
+            records = locate_files(record.body.function, self._sent.files)
+            FuseFile(self._path, size=size, read=ArrivingImage(self._file, records, folder=folder).read)
         except OSError as error:
             self._file.close()
             raise StoreError(f"{self._file.failure or error}") from None
@@ -128,44 +120,14 @@ class _LazyRun:
             self._file.close()
             raise
 
-    def _named(self, key: StoreKey | FunctionKey) -> _Named:
+    def _named(self, key: StoreKey | FunctionKey) -> first_use.Named:
         function = self._sent.sidecar.origin.function
         return {"function": function, "sha256": self._sent.sidecar.sha256, "key": key.function_key(function)}
-
-    def _bound(self, record: Record, folder: Path) -> bytes:
-        """The image's tables with the identities of this machine's files.
-
-        Raises:
-            StoreError: a file of this machine is another one, or the tables are damaged (HTTP 500).
-        """
-        assert self._sent.files is not None
-        records = locate_files(record.body.function, self._sent.files)
-        head = self._file.read(0, layout.size_of("image_header"))
-        end = int(layout.unpack("image_header", head)["data_offset"])
-        if not layout.PAGE_BYTES <= end <= min(self._file.size, _MOST_TABLES_BYTES):
-            raise ChunkError("the received image's tables are damaged")
-        copy = folder / "tables"
-        with open(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(self._file.read(0, end))
-            file.truncate(self._file.size)
-        bind_image(copy, records)
-        with copy.open("rb") as file:
-            bound = file.read(end)
-        copy.unlink()
-        return bound
-
-    def _read(self, offset: int, size: int) -> bytes:
-        end = len(self._tables)
-        if offset + size <= end:
-            return self._tables[offset : offset + size]
-        if offset >= end:
-            return self._file.read(offset, size)
-        return self._tables[offset:] + self._file.read(end, offset + size - end)
 
     def run(self, program: Path, arguments: Sequence[str]) -> int:
         """Run the program to its end, or kill it if its image cannot be had."""
         process = _started(program, self._path, arguments)
-        self._file.on_failure = process.kill
+        self._file.on_failure = lambda why: process.kill()
         if self._file.failure:  # since before the line above
             process.kill()
         threading.Thread(target=self._verify, name="verify", daemon=True).start()

@@ -44,10 +44,10 @@ from thawd.transfer.store_layout import RECORDS, record_key
 
 _SHOWN = 3
 _RECORD_LIMIT_BYTES = MAX_RECORD_BYTES
-_ROOM_BYTES = 64 << 20
+ROOM_BYTES = 64 << 20
 _ELSEWHERE = "of another machine: "
 _FILES = "files"
-_INITIALISE = "or do nothing: then the function is initialised here"
+INITIALISE = "or do nothing: then the function is initialised here"
 _CANNOT_THAW = 120  # exit status of thawd-thaw for an image that cannot be thawed on this machine
 
 
@@ -180,6 +180,23 @@ def receive(
         StoreError: the snapshot does not fit this machine, with the reason; or a disk or the store failed (HTTP 500).
         StoreFullError: the disk is full (HTTP 503).
     """
+    there = already_there(store, record)
+    if there is not None:
+        return Received(there, 0, was_there=True)
+    receiving = Receiving(store, place, record, program, patience or Patience())
+    with ExitStack() as leases:
+        receiving.take_surroundings(leases, progress)
+        snapshot = receiving.take_snapshot(record.body.snapshots[-1], progress)
+        leases.enter_context(store.use(snapshot))
+    return Received(snapshot, receiving.fetched_bytes, was_there=False)
+
+
+def already_there(store: SnapshotStore, record: Record) -> Snapshot | None:
+    """The usable snapshot of a record in this machine's store; None: it must be received.
+
+    Raises:
+        StoreError: it cannot be received into this store (HTTP 500).
+    """
     data, body = store.folder.parent, record.body
     if body.kind == "program":
         raise StoreError(f"{body.function} is the image of a program; write it to a file: --output {body.function}.img")
@@ -188,19 +205,7 @@ def receive(
             f"the snapshot was made in the data folder {body.data}, and its process knows paths in it; this data "
             f"folder is {data}. Use the same path on all machines (`data` in thawd.toml)."
         )
-    if (there := _there(store, body.sha256)) is not None:
-        return Received(there, 0, was_there=True)
-    provide_root(data, body.snapshots[-1].sidecar.origin, progress=progress)
-    receiving = _Receiving(store, place, record, program, patience or Patience())
-    for tree in body.trees:
-        progress(f"receiving {tree.at}")
-        receiving.take_tree(tree, data)
-    with ExitStack() as leases:
-        for sent in body.snapshots:
-            progress(f"receiving {sent.sidecar.origin.function}:{sent.sidecar.origin.version}")
-            snapshot = receiving.take_snapshot(sent)
-            leases.enter_context(store.use(snapshot))
-    return Received(snapshot, receiving.fetched_bytes, was_there=False)
+    return _there(store, body.sha256)
 
 
 def _there(store: SnapshotStore, sha256: str) -> Snapshot | None:
@@ -219,10 +224,15 @@ def _there(store: SnapshotStore, sha256: str) -> Snapshot | None:
     return None
 
 
-class _Receiving:
-    """One snapshot that is being received.
+class Receiving:
+    """One snapshot that is being received. The arguments are those of `receive`.
 
     Attributes:
+        store: this machine's snapshots.
+        place: the store of chunks.
+        record: the snapshot's record.
+        program: thawd-thaw, or None.
+        patience: how slow the store may be.
         fetched_bytes: contents that were fetched so far.
     """
 
@@ -230,13 +240,31 @@ class _Receiving:
         self, store: SnapshotStore, place: ChunkPlace, record: Record, program: Path | None, patience: Patience
     ) -> None:
         self.fetched_bytes = 0
-        self._store = store
-        self._place = place
-        self._record = record
-        self._program = program
-        self._patience = patience
+        self.store = store
+        self.place = place
+        self.record = record
+        self.program = program
+        self.patience = patience
         self._received: dict[str, Path] = {}  # bases by SHA-256
         self._digests = FileDigests(store.folder / DIGESTS)
+
+    def take_surroundings(self, leases: ExitStack, progress: Callable[[str], None]) -> None:
+        """Make what the snapshot needs besides its own image: a root, folders of packages, and the images of bases.
+
+        Args:
+            leases: gets a lease of each base.
+            progress: called with lines for the operator.
+
+        Raises:
+            StoreError: the snapshot does not fit this machine; or a disk or the store failed (HTTP 500).
+        """
+        body, data = self.record.body, self.store.folder.parent
+        provide_root(data, body.snapshots[-1].sidecar.origin, progress=progress)
+        for tree in body.trees:
+            progress(f"receiving {tree.at}")
+            self.take_tree(tree, data)
+        for base in body.snapshots[:-1]:
+            leases.enter_context(self.store.use(self.take_snapshot(base, progress)))
 
     def take_tree(self, tree: Tree, data: Path) -> None:
         """Make a folder of packages; if this machine has it, compare it, unless its name is a digest of its contents.
@@ -260,7 +288,7 @@ class _Receiving:
                     remove_tree(left)
                 unfinished = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
                 try:
-                    self._fill(tree, unfinished / "tree")
+                    self.fill(tree, unfinished / "tree")
                     self._admit(target, unfinished / "tree")
                     os.sync()
                     (unfinished / "tree").rename(target)
@@ -274,7 +302,7 @@ class _Receiving:
             StoreError: it is not what its name says (HTTP 500).
         """
         if _is_environment(target):
-            received_folders.mark_received(received, frozenset({self._record.body.function}))
+            received_folders.mark_received(received, frozenset({self.record.body.function}))
         elif not is_package(received, target.name):
             raise StoreError(
                 f"the snapshot brings code for {target}, but the name is not that of this content, so other functions "
@@ -282,7 +310,7 @@ class _Receiving:
             )
 
     def _compare(self, tree: Tree, target: Path) -> None:
-        function = self._record.body.function
+        function = self.record.body.function
         functions = received_folders.functions_of(target)
         is_of_others = functions is not None and function not in functions
         other = difference(target, tree.entries, self._digests, with_byte_code=is_of_others)
@@ -295,40 +323,42 @@ class _Receiving:
         if functions is not None and is_of_others:
             received_folders.mark_received(target, functions | {function})
 
-    def _fill(self, tree: Tree, root: Path) -> None:
+    def fill(self, tree: Tree, root: Path) -> None:
+        """Make a folder with the contents of a tree."""
         contents = make_tree(root, tree.entries)
-        self.fetched_bytes += write_contents(self._place, self._record.chunks, contents, self._patience)
+        self.fetched_bytes += write_contents(self.place, self.record.chunks, contents, self.patience)
         complete_tree(root, tree.entries)
 
-    def take_snapshot(self, sent: SentSnapshot) -> Snapshot:
+    def take_snapshot(self, sent: SentSnapshot, progress: Callable[[str], None]) -> Snapshot:
         """Fetch one image with its parts, and store it."""
         sha256 = sent.sidecar.sha256
+        progress(f"receiving {sent.sidecar.origin.function}:{sent.sidecar.origin.version}")
         if sent.files is None:
-            for there in self._store.snapshots():
+            for there in self.store.snapshots():
                 if there.sha256 == sha256 and there.problem is None:
                     self._received[sha256] = there.path
                     return there
-        room_bytes = _ROOM_BYTES + sum(extent.length for extent in sent.extents)
-        with self._store.begin(room_bytes=room_bytes) as draft:
+        room_bytes = ROOM_BYTES + sum(extent.length for extent in sent.extents)
+        with self.store.begin(room_bytes=room_bytes) as draft:
             self._fetch(sent, draft)
             origin = sent.sidecar.origin
             if sent.files is None:
                 # A base serves only the snapshots that came with it: versions that are published here find their own.
                 origin = msgspec.structs.replace(origin, key=f"{_ELSEWHERE}{origin.key}")
             else:
-                check_machine(self._program, draft.image, f"{origin.function}:{origin.version}", otherwise=_INITIALISE)
+                check_machine(self.program, draft.image, f"{origin.function}:{origin.version}", otherwise=INITIALISE)
                 self._bind(sent, sent.files, draft, origin)
             os.sync()  # a disk snapshot and the list of files must be as durable as the image, which the store syncs
-            snapshot = self._store.adopt(draft, origin, sent_as=sha256)
+            snapshot = self.store.adopt(draft, origin, sent_as=sha256)
         self._received[sha256] = snapshot.path
         return snapshot
 
     def _fetch(self, sent: SentSnapshot, draft: Draft) -> None:
         """Fetch the image and the disk snapshot into a draft, and check the image."""
         with using(draft.image):
-            self.fetched_bytes += fetch_image(self._place, self._record.chunks, sent, draft.image, self._patience)
+            self.fetched_bytes += fetch_image(self.place, self.record.chunks, sent, draft.image, self.patience)
             if sent.disk is not None:
-                self._fill(sent.disk, draft.disk)
+                self.fill(sent.disk, draft.disk)
 
     def _bind(self, sent: SentSnapshot, files: FileList, draft: Draft, origin: ImageOrigin) -> None:
         """Find the files that the snapshot depends on, and write their identities into the image.
@@ -336,21 +366,40 @@ class _Receiving:
         Raises:
             StoreError: a file is missing or has another content (HTTP 500).
         """
-        disk = draft.disk / _FILES if sent.disk is not None else None
-        records, problems = file_lists.located(files.files, self._digests, disk=disk, received=self._received)
+        records = self.locate(files, origin, disk=draft.disk if sent.disk is not None else None)
+        with using(draft.image):
+            bind_image(draft.image, records)
+            write_list(draft.files, records)
+
+    def locate(self, files: FileList, origin: ImageOrigin, *, disk: Path | None) -> list[FileRecord]:
+        """Find the files of this machine that the snapshot depends on.
+
+        Args:
+            files: the list of files.
+            origin: names the snapshot in messages.
+            disk: the folder with its disk snapshot; None: it has none.
+
+        Raises:
+            StoreError: a file is missing or has another content (HTTP 500).
+        """
+        contents = disk / _FILES if disk is not None else None
+        records, problems = file_lists.located(files.files, self._digests, disk=contents, received=self._received)
         self._digests.save()
-        folder = str(self._store.folder)
+        folder = str(self.store.folder)
         problems += [
             f"{one.place} is not in {folder}"
             for one in records
             if one.sha256 in self._received and one.place != f"{folder}/{one.sha256}{IMAGE}"
         ]
         if problems:
-            raise unfitting(f"{origin.function}:{origin.version}", problems, otherwise=_INITIALISE)
-        with using(draft.image):
-            bind_image(draft.image, records)
-            draft.files.write_bytes(file_lists.encode(FileList(files=records)))
-            draft.files.chmod(0o600)
+            raise unfitting(f"{origin.function}:{origin.version}", problems, otherwise=INITIALISE)
+        return records
+
+
+def write_list(path: Path, records: list[FileRecord]) -> None:
+    """Write the list of the files that a snapshot depends on."""
+    path.write_bytes(file_lists.encode(FileList(files=records)))
+    path.chmod(0o600)
 
 
 def fetch_image(

@@ -283,6 +283,13 @@ SERVER = (
         "snapshots of that function are received, and none is sent.",
         "none",
     ),
+    Option(
+        "lazy_snapshots",
+        kinds.flag(),
+        "Whether copies of an image of 32 MiB or more start before the image has arrived from `snapshot_store`. What a "
+        "copy needs first is fetched first, and an access to memory that has not arrived waits. This needs `/dev/fuse` "
+        "and the right to mount; without them, thawd receives the whole image first, and says so once.",
+    ),
 )
 
 TLS = (

@@ -17,10 +17,12 @@ left behind.
 - `launcher`, `program_execution`: execute programs and follow their processes
 - `origin`: what a version is started from, and why it is not started faster
 - `image_making`: finds a version's image in the store, or freezes, tests and stores one
+- `frozen_images`: the image that a version is thawed from
+- `arrivals`: follows images that arrive from another machine while copies of them run
 - `file_listing`: lists the files that an image depends on, so that it can be sent to another machine
 - `self_test`: the priming event in a copy, and how answers are compared
 - `image_key`: the key by which the store finds a version's image
-- `touched_pages`: the pages that copies touch until their first answer, so that spares touch them in advance
+- `touched_pages`: the pages that copies touch until their first answer, for spares and for other machines
 - `thawable`: an image that can be thawed, and the error of a failed thaw
 - `template`: the channels to a process that is forked or frozen
 - `bases`, `package_bases`, `leading_imports`: images of an interpreter, without and with packages, to which images

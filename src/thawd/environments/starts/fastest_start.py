@@ -14,9 +14,11 @@ from collections.abc import Callable, Coroutine
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
+from thawd.environments.starts.arrivals import Arrivals
 from thawd.environments.starts.engine_files import Engine
 from thawd.environments.starts.file_listing import Exchange
-from thawd.environments.starts.image_making import FreezeResult, Frozen, Snapshots
+from thawd.environments.starts.frozen_images import FreezeResult, Frozen
+from thawd.environments.starts.image_making import Snapshots
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.origin import Origin, Reason, first_counted
 from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
@@ -33,11 +35,6 @@ from thawd.telemetry.metrics import Fallback, Metrics
 _START_TRIES = 3
 # An image is discarded after this many failed thaws in a row.
 _THAW_FAILURES = 3
-# With at least `_BURST` simultaneous starts, environments are forked from one thawed copy, if a restore takes at least
-# `_SLOW_RESTORE_MS`. A restore takes that long if the image has about 2,000 mappings or more; with fewer, thawing each
-# environment is faster (docs/decisions/0007-bursts.md).
-_BURST = 3
-_SLOW_RESTORE_MS = 8.0
 # How often to replace an image that can no longer be thawed on this machine, before the version goes without an image.
 _RENEWALS = 3
 _PLATFORM_STREAM = b"thawd"
@@ -72,6 +69,7 @@ class Spawner:
         self._retired: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_crowded = False  # the last start found no process or memory left
+        self._arrivals = Arrivals(self._report_once)
 
     def _spawned(self, environment: Environment) -> None:
         self.on_spawned(environment)
@@ -285,7 +283,7 @@ class Spawner:
 
     async def _template_for_burst(self, origin: Origin, frozen: Frozen) -> Template | None:
         """Return a thawed copy to fork from while several environments start; None: each must be thawed instead."""
-        if frozen.fork_refused is not None or frozen.thawable.restore_ms < _SLOW_RESTORE_MS or origin.thawing < _BURST:
+        if not frozen.is_forked_in_bursts(thawing=origin.thawing):
             return None
         if (template := origin.live_template()) is not None:
             return template
@@ -369,6 +367,7 @@ class Spawner:
         try:
             if origin.frozen is None:
                 origin.frozen = await snapshots.find(version)
+                self._arrivals.follow(snapshots, origin)
             else:
                 await self._check(origin, origin.frozen)
         except (InitError, ThawdError, OSError):
@@ -415,6 +414,7 @@ class Spawner:
             origin.frozen = None
             await self._snapshots.discard(frozen)
             origin.frozen = await self._snapshots.find_again(origin.version)
+            self._arrivals.follow(self._snapshots, origin)
 
     async def _template(self, origin: Origin) -> Template | None:
         """Return the version's template, which is started if necessary; None when the version cannot be forked now.

@@ -19,6 +19,7 @@ import msgspec
 
 from thawd.environments.starts.template import FreezeFailedError, Template
 from thawd.environments.version import Version
+from thawd.errors import ThawdError
 from thawd.snapshot.disk.root_mounts import OUTBOX
 from thawd.snapshot.inspect.records import Image
 from thawd.snapshot.store import file_lists
@@ -31,11 +32,35 @@ _STAMPS = ".stamps"
 _IMAGE = OUTBOX / "image"
 
 
+class Arrival(Protocol):
+    """A snapshot whose image arrives while copies of it run; `thawd.transfer.arriving_snapshots` implements it.
+
+    Attributes:
+        snapshot: the snapshot. Its image must not be read or mapped.
+        image_fd: descriptor of the file that copies map.
+    """
+
+    snapshot: Snapshot
+    image_fd: int
+
+    def listen(self, on_failure: Callable[[str], object]) -> str:
+        """Set what is called in any thread when contents cannot be had; returns why, if that is so already."""
+
+    async def whole(self) -> Snapshot:
+        """Wait until the image is in the store. Raises StoreError if it cannot be put there."""
+
+    def release(self) -> None:
+        """Start no more copies; running copies still get what they need."""
+
+
 class Exchange(Protocol):
     """Shares snapshots with other machines; `thawd.transfer.exchange` implements it. Neither method raises an error."""
 
-    async def receive(self, function: str, key: str) -> bool:
-        """Put the image with this key into the store, if another machine has sent it; returns whether."""
+    async def receive(self, function: str, key: str) -> bool | Arrival:
+        """Put the image with this key into the store, if another machine has sent it; returns whether.
+
+        If the image still arrives, what is returned is the snapshot, which can be used already.
+        """
 
     def send(self, snapshot: Snapshot) -> None:
         """Send a new snapshot to other machines, later."""
@@ -76,6 +101,17 @@ def files_elsewhere(snapshot: Snapshot) -> tuple[str, ...]:
     if snapshot.sidecar is None or not snapshot.sidecar.sent_as or snapshot.files is None:
         return ()
     return (str(snapshot.files),)
+
+
+def are_files_unchanged(snapshot: Snapshot) -> bool:
+    """Return whether the files that a received snapshot depends on are those that were found when it was received."""
+    if snapshot.files is None:
+        return False
+    try:
+        listed = file_lists.decode(snapshot.files.read_bytes(), where=snapshot.files)
+        return file_lists.unchanged(listed.files, disk=snapshot.disk)
+    except (OSError, ThawdError):
+        return False
 
 
 def take_from_outbox(draft: Draft) -> None:

@@ -12,14 +12,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from thawd.environments.sandbox.memory import MIB, private_bytes
 from thawd.environments.starts.bases import Base, Bases, NoBaseError
 from thawd.environments.starts.engine_files import Engine
-from thawd.environments.starts.file_listing import Exchange, files_elsewhere, lend_list, list_files, take_from_outbox
+from thawd.environments.starts.file_listing import (
+    Arrival,
+    Exchange,
+    are_files_unchanged,
+    files_elsewhere,
+    lend_list,
+    list_files,
+    take_from_outbox,
+)
+from thawd.environments.starts.frozen_images import FreezeResult, Frozen
 from thawd.environments.starts.image_key import key_of
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.package_bases import PackageBases
@@ -27,6 +38,7 @@ from thawd.environments.starts.self_test import difference, prime
 from thawd.environments.starts.template import FreezeFailedError, FrozenHead, Template
 from thawd.environments.starts.thaw_fork_cold import Starter
 from thawd.environments.starts.thawable import Thawable, ThawFailedError
+from thawd.environments.starts.touched_pages import image_ranges
 from thawd.environments.version import Version
 from thawd.errors import ResourceConflictException, ThawdError
 from thawd.snapshot.disk.root_mounts import NATIVE, OUTBOX
@@ -38,64 +50,10 @@ from thawd.snapshot.store.images import Draft, SnapshotLease, SnapshotStore
 # Disk space for the headers, tables and rounding of an image, in addition to the memory of the process.
 _ROOM_BYTES = 64 * MIB
 _NO_BASE_IN_ROOT = "the function is a container image, with an interpreter of its own"
+# While an image arrives, a copy that is not given its descriptor must not find the file on the disk: it has holes.
+_NO_IMAGE = Path("/dev/null/arriving")
 _REMOVE_TRIES = 10
 _REMOVE_PAUSE_S = 0.05
-
-
-@dataclass(slots=True)
-class Frozen:
-    """The image that a version is thawed from.
-
-    Attributes:
-        thawable: the image, and the program that thaws it.
-        lease: the lease of the image; until it is released, the store does not remove the image.
-        fork_refused: why a thawed copy must not be forked; None when it may be.
-        init_ms: how long init took before the freeze, milliseconds.
-        dropped: connections that are closed in each thawed copy.
-        failures: number of failed thaws since the last one that succeeded.
-        unchecked: True until `Snapshots.check` has found that the files which init read are unchanged. Call `check`
-            before the first thaw.
-        found: whether the image was in the store already, so that init did not run for it.
-    """
-
-    thawable: Thawable
-    lease: SnapshotLease
-    fork_refused: str | None
-    init_ms: float
-    dropped: list[str]
-    failures: int = 0
-    unchecked: bool = False
-    found: bool = False
-
-    def describe(self) -> dict[str, Any]:
-        """Return the image's fields in ``/_thawd/status``."""
-        snapshot = self.lease.snapshot
-        return {
-            "id": snapshot.id,
-            "stored_bytes": snapshot.stored_bytes,
-            "init_ms": round(self.init_ms, 3),
-            "dropped": self.dropped,
-            "base": None if snapshot.base is None else snapshot.base[:12],
-            "base_refused": (snapshot.sidecar.origin.base_refused or None) if snapshot.sidecar else None,
-        }
-
-
-@dataclass(slots=True)
-class FreezeResult:
-    """The result of a freeze.
-
-    Attributes:
-        frozen: the image; None when there is none.
-        refused: why there is no image, and what to do; empty when there is an image.
-        template: the process that was to be frozen, if the freeze was refused and environments can be forked from the
-            process; else None.
-        fork_refused: why that process cannot be forked; None if it can be, if it has ended, or if there is an image.
-    """
-
-    frozen: Frozen | None = None
-    refused: str = ""
-    template: Template | None = None
-    fork_refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +94,41 @@ class Snapshots:
         """
         try:
             key = await asyncio.to_thread(self._key, version)
-            stored = await self._find(version.function.name, key)
-            if stored is None:
-                return None
-            lease = await asyncio.to_thread(self._store.use, stored)
+            stored = await asyncio.to_thread(self._store.find, key)
+            lease = None if stored is None else await asyncio.to_thread(self._store.use, stored)
         except ThawdError:
             return None  # `make` will get the same error and report it
+        if lease is None:
+            return await self._receive(version, key)
+        return await self._taken(version, lease)
+
+    async def find_again(self, version: Version) -> Frozen | None:
+        """Find an image elsewhere after this machine's was unusable: perhaps its files were only installed again."""
+        return await self._receive(version, await asyncio.to_thread(self._key, version))
+
+    async def _receive(self, version: Version, key: str) -> Frozen | None:
+        """Find an image elsewhere."""
+        received = False if self._exchange is None else await self._exchange.receive(version.function.name, key)
+        if not isinstance(received, bool):
+            return await self._taken(version, received)
+        try:
+            stored = await asyncio.to_thread(self._store.find, key) if received else None
+            lease = None if stored is None else await asyncio.to_thread(self._store.use, stored)
+        except ThawdError:
+            return None
+        return None if lease is None else await self._taken(version, lease)
+
+    async def _taken(self, version: Version, lease: SnapshotLease | Arrival) -> Frozen | None:
+        """Return an image that was taken into use; None, without the lease, if it must not be used."""
         assert lease.snapshot.sidecar is not None
         origin = lease.snapshot.sidecar.origin
         try:
-            thawable = self._thawable(version, lease.snapshot.path, await self._load_disk(lease))
+            disk = await self._load_disk(lease)
+            if isinstance(lease, SnapshotLease):
+                thawable = self._thawable(version, lease.snapshot.path, disk)
+            else:
+                thawable = self._thawable(version, _NO_IMAGE, disk)
+                thawable.image_fd = lease.image_fd
         except DiskRefusedError:
             await self._drop(lease)
             return None
@@ -163,17 +146,8 @@ class Snapshots:
         await self._drop(lease)
         return None
 
-    async def find_again(self, version: Version) -> Frozen | None:
-        """Find an image elsewhere after this machine's was unusable: perhaps its files were only installed again."""
-        if self._exchange is None:
-            return None
-        key = await asyncio.to_thread(self._key, version)
-        if not await self._exchange.receive(version.function.name, key):
-            return None
-        return await self.find(version)
-
     async def check(self, version: Version, frozen: Frozen) -> bool:
-        """Thaw a copy that reports whether the files which init read are unchanged.
+        """Find out whether the files which init read are unchanged. A copy reports that, if the image is complete.
 
         Returns:
             False if they have changed, or the image cannot be thawed. The image must then be discarded.
@@ -181,6 +155,15 @@ class Snapshots:
         Raises:
             OSError: the machine could not start a process.
         """
+        async with frozen.lock:
+            if frozen.arrival is None:
+                return await self._check(version, frozen)
+            # A probe would need other parts of the image than the first invocation.
+            is_usable = await asyncio.to_thread(are_files_unchanged, frozen.lease.snapshot)
+            frozen.unchecked = not is_usable
+            return is_usable
+
+    async def _check(self, version: Version, frozen: Frozen) -> bool:
         arguments = files_elsewhere(frozen.lease.snapshot)
         draft, outbox = None, None
         try:
@@ -315,6 +298,7 @@ class Snapshots:
                 await asyncio.to_thread(self._disks.take, disk, draft.disk)
             await asyncio.to_thread(list_files, version, template, image, draft)
             origin = _origin(version, head, key=key, self_test_ms=self_test_ms, about=about)
+            origin = msgspec.structs.replace(origin, first_use=thawable.first_use)
             # In a thread, because `adopt` reads the whole image for its digest, which takes long.
             lease = await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))
             if self._exchange is not None:
@@ -338,12 +322,26 @@ class Snapshots:
     def _key(self, version: Version) -> str:
         return key_of(version, self._engine, confined=self._launcher.confines(version), bases=self._bases is not None)
 
-    async def _find(self, function: str, key: str) -> Snapshot | None:
-        """Find an image in the store, or else elsewhere."""
-        stored = await asyncio.to_thread(self._store.find, key)
-        if stored is None and self._exchange is not None and await self._exchange.receive(function, key):
-            stored = await asyncio.to_thread(self._store.find, key)
-        return stored
+    async def settle(self, frozen: Frozen, stored: Snapshot, *, is_used: Callable[[], bool]) -> None:
+        """Thaw further copies from an image that has arrived in the store, if a version uses it still.
+
+        Raises:
+            StoreError: the image in the store cannot be used.
+        """
+        lease = await asyncio.to_thread(self._store.use, stored)
+        try:
+            disk = await self._load_disk(lease)
+            async with frozen.lock:
+                if is_used():
+                    frozen.thawable.image, frozen.thawable.disk, frozen.thawable.image_fd = stored.path, disk, -1
+                    frozen.lease, lease = lease, frozen.lease
+        finally:
+            await asyncio.to_thread(lease.release)
+
+    async def remove(self, stored: Snapshot) -> None:
+        """Remove an image from the store, unless it is in use."""
+        with contextlib.suppress(ThawdError):
+            await asyncio.to_thread(self._store.remove, stored)
 
     @property
     def _disks(self) -> Disks:
@@ -360,7 +358,7 @@ class Snapshots:
         may_go_back = version.function.snapshot_clocks == "may_go_back"
         return Thawable(self._engine.program, image, disk, clocks_back=may_go_back)
 
-    async def _load_disk(self, lease: SnapshotLease) -> DiskSnapshot | None:
+    async def _load_disk(self, lease: SnapshotLease | Arrival) -> DiskSnapshot | None:
         """Return the temporary folder that was stored with an image; None when there is none.
 
         Raises:
@@ -406,7 +404,12 @@ class Snapshots:
         """
         environment = await self._starter.thaw(version, thawable, started_s=time.monotonic())
         try:
-            return await prime(environment)
+            answer = await prime(environment)
+            if not thawable.first_use and environment.child is not None:
+                with contextlib.suppress(OSError, ValueError):  # this kernel does not list pages
+                    pid = environment.child.pid
+                    thawable.first_use = await asyncio.to_thread(image_ranges, pid, thawable.image)
+            return answer
         finally:
             environment.kill()
             await environment.ended.wait()
@@ -425,16 +428,17 @@ class Snapshots:
 
     async def release(self, frozen: Frozen) -> None:
         """Stop using the image, which remains in the store."""
+        frozen.thawable.image_fd = -1  # here in the loop: no copy may get a descriptor that is closed meanwhile
         await asyncio.to_thread(frozen.lease.release)
 
     async def supersede(self, frozen: Frozen) -> None:
         """Remove the image of a version that no longer exists, unless a version of this or another server uses it."""
-        await asyncio.to_thread(frozen.lease.release)
-        with contextlib.suppress(ThawdError):
-            await asyncio.to_thread(self._store.remove, frozen.lease.snapshot)
+        await self.release(frozen)
+        await self.remove(frozen.lease.snapshot)
 
     async def discard(self, frozen: Frozen) -> None:
         """Remove an image that cannot be used."""
+        frozen.thawable.image_fd = -1
         await self._drop(frozen.lease)
 
     async def evict(self) -> None:
@@ -447,7 +451,7 @@ class Snapshots:
         await asyncio.to_thread(self._store.tidy)
         await asyncio.to_thread(self._store.evict)
 
-    async def _drop(self, lease: SnapshotLease) -> None:
+    async def _drop(self, lease: SnapshotLease | Arrival) -> None:
         await asyncio.to_thread(lease.release)
         for _ in range(_REMOVE_TRIES):
             try:

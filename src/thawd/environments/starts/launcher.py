@@ -352,7 +352,7 @@ class Launcher:
         start.channels.close_process_ends()
         return self.watch(pid, start.identifier)
 
-    def thaw(self, version: Version, command: list[str], start: Start) -> Child:
+    def thaw(self, version: Version, command: list[str], start: Start, *, image_fd: int = -1) -> Child:
         """Execute thawd-thaw and follow the process. If that fails, abandon `start`.
 
         Uses posix_spawn, because Popen takes a millisecond longer. Popen's features are not needed: all descriptors of
@@ -362,6 +362,7 @@ class Launcher:
             version: the version that the copy will run.
             command: program, image, and the arguments that the copy gets.
             start: what the new process gets.
+            image_fd: a further descriptor that it gets, under the same number; -1: none.
 
         Raises:
             OSError: the program does not exist, or there is no memory or process left.
@@ -371,7 +372,7 @@ class Launcher:
                 command[0],
                 command,
                 {**version.variables, **start.variables},
-                file_actions=file_actions(start.channels.process_ends),
+                file_actions=file_actions(start.channels.process_ends, kept=image_fd),
                 setsid=True,
             )
         except OSError:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thawd.environments import debugging
-from thawd.environments.starts.image_making import Frozen
+from thawd.environments.starts.frozen_images import Frozen
 from thawd.environments.starts.template import Template
 from thawd.environments.version import Version
 from thawd.invocation import StartKind

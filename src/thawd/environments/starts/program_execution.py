@@ -99,13 +99,22 @@ def error_of(status_read: int) -> int:
     return int.from_bytes(text, sys.byteorder) if len(text) == 4 else 0
 
 
-def file_actions(process_ends: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """Return the actions that give the channels the numbers `frames.DESCRIPTORS`, and the log pipe 1 and 2."""
+def file_actions(
+    process_ends: tuple[int, int, int, int], *, kept: int = -1
+) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
+    """Return the actions that give the channels the numbers `frames.DESCRIPTORS`, and the log pipe 1 and 2.
+
+    Args:
+        process_ends: the channels and the log pipe.
+        kept: a descriptor that keeps its number, which is higher than those; -1: none.
+    """
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+    if kept >= 0:
+        actions.append((os.POSIX_SPAWN_DUP2, kept, kept))  # so that it is not closed on exec
     sources = list(process_ends)
     if set(process_ends) & {0, 1, 2, *frames.DESCRIPTORS}:
         # Copy all descriptors to higher numbers first: one could be overwritten before it is copied to its own number.
-        above = max(*process_ends, *frames.DESCRIPTORS) + 1
+        above = max(*process_ends, *frames.DESCRIPTORS, kept) + 1
         sources = [above + index for index in range(len(process_ends))]
         actions += [(os.POSIX_SPAWN_DUP2, fd, source) for fd, source in zip(process_ends, sources, strict=True)]
         closing: list[tuple[int, ...]] = [(os.POSIX_SPAWN_CLOSE, source) for source in sources]

@@ -168,8 +168,9 @@ class Starter:
         start = self._begin_copy(version, thawable, PROVISIONED if provisioned else SNAP_START)
         platform_log(version, start.stream).restore_start()
         tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
-        child = self._launcher.thaw(version, thawable.command("environment", start), start)
+        child = self._launch(version, thawable, start, "environment")
         environment = new_environment(version, start, StartKind.THAW, disk=thawable.disk)
+        thawable.follow(child, environment)
         try:
             await self._ready(environment, child, started_s=started_s, usable_s=thawable.usable_s)
         except InitError as error:
@@ -192,8 +193,9 @@ class Starter:
         """
         await thawable.touched.learn()
         start = self._begin_copy(version, thawable, SNAP_START)
-        child = self._launcher.thaw(version, thawable.command("spare", start), start)
+        child = self._launch(version, thawable, start, "spare")
         spare = new_environment(version, start, StartKind.THAW, disk=thawable.disk)
+        thawable.follow(child, spare)
         tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         try:
             spare.adopt(child)  # first, so that its channels are closed, too, if this is cancelled
@@ -338,6 +340,10 @@ class Starter:
         except StoreError as error:
             template.disk_refused = error.message
 
+    def _launch(self, version: Version, thawable: Thawable, start: Start, role: str, *arguments: str) -> Child:
+        command = thawable.command(role, start, *arguments)
+        return self._launcher.thaw(version, command, start, image_fd=thawable.image_fd)
+
     def _begin_copy(
         self,
         version: Version,
@@ -375,7 +381,8 @@ class Starter:
         """
         start = self._begin_copy(version, thawable, SNAP_START, is_template=role == "template", outbox=outbox)
         tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
-        child = self._launcher.thaw(version, thawable.command(role, start, *arguments), start)
+        child = self._launch(version, thawable, start, role, *arguments)
+        thawable.follow(child)
         try:
             template = await self._template_ready(version, start, child, limit_s=_THAW_S)
         except InitError as error:

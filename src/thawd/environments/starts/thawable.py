@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from thawd.environments.child_processes import Child
+from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts.launcher import Start
 from thawd.environments.starts.touched_pages import TouchedPages
@@ -46,6 +48,10 @@ class Thawable:
         clocks_back: whether a copy may have clocks that are behind those of the freeze (`Function.snapshot_clocks`).
         touched: the pages that copies touch until their first answer.
         usable_s: when the image was made, after an init, ``time.monotonic()`` seconds; 0: before this server started.
+        first_use: first byte and end of each part of the image that a copy touched until it had answered; empty: not
+            known.
+        image_fd: descriptor of the file that a copy maps, because the image still arrives; -1: it maps `image`.
+        copies: the copies that map that file, as functions that end them and give a reason.
     """
 
     program: Path
@@ -55,6 +61,9 @@ class Thawable:
     usable_s: float = 0.0
     clocks_back: bool = False
     touched: TouchedPages = field(default_factory=TouchedPages)
+    first_use: list[tuple[int, int]] = field(default_factory=list)
+    image_fd: int = -1
+    copies: dict[Child, Callable[[str], object]] = field(default_factory=dict)
 
     def command(self, role: str, start: Start, *arguments: str) -> list[str]:
         """Program and arguments for a copy. `role` says what the copy becomes.
@@ -65,7 +74,21 @@ class Thawable:
         role ``observe`` or ``packages``.
         """
         clocks = ("--clocks-back",) if self.clocks_back else ()
-        return [str(self.program), *start.options, *clocks, str(self.image), role, *arguments]
+        image = str(self.image) if self.image_fd < 0 else f"/proc/self/fd/{self.image_fd}"
+        return [str(self.program), *start.options, *clocks, image, role, *arguments]
+
+    def follow(self, child: Child, environment: Environment | None = None) -> None:
+        """Remember a copy that maps an image which still arrives, until the copy ends."""
+        if self.image_fd < 0:
+            return
+
+        def end(why: str) -> None:
+            if environment is not None:
+                environment.end_because(why)
+            child.kill()
+
+        self.copies[child] = end
+        child.ended.add_done_callback(lambda _: self.copies.pop(child, None))
 
 
 def thaw_failed(error: InitError, child: Child, output: bytes) -> ThawFailedError:

@@ -1,4 +1,6 @@
-"""Learns which pages of its image a copy touches until its first answer, so that a spare can touch them in advance.
+"""Learns which pages of its image a copy touches until its first answer.
+
+A spare touches them in advance. A machine that receives the image fetches them first (`image_ranges`).
 
 A copy takes a page fault for each page that it touches first, and a copy of the page if it writes to it. For a small
 function, these faults are most of the time from the end of the thaw to the first answer. The kernel knows afterwards
@@ -16,12 +18,16 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 from thawd.environments.environment import Environment
 
 # A spare keeps at most this many bytes that it would otherwise have shared with other copies.
 _MOST_WRITTEN_BYTES = 8 << 20
 _MOST_RANGES = 8192
+# The parts of an image are listed in its sidecar, so there are few. What is fetched for a part has up to half a MiB.
+_GAP_BYTES = 128 << 10
+_MOST_PARTS = 1000
 
 _ARGUMENT = struct.Struct("12Q")  # struct pm_scan_arg
 _REGION = struct.Struct("3Q")  # struct page_region: start, end, categories
@@ -85,6 +91,49 @@ def touched(pid: int) -> tuple[bytes, bytes]:
     finally:
         os.close(pagemap)
     return bytes(written), bytes(read)
+
+
+def image_ranges(pid: int, image: Path) -> list[tuple[int, int]]:
+    """Return the parts of its image that a process has touched, as first byte and end, in the image's order.
+
+    Parts with a small gap between them are one part; if there are very many parts, larger gaps are small.
+
+    Raises:
+        OSError: the process has ended, or the kernel does not list its pages.
+    """
+    inode = str(image.stat().st_ino).encode()
+    found: list[tuple[int, int]] = []
+    pagemap = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for start, end, offset in _mappings_of(pid, inode):
+            found += [(a - start + offset, b - start + offset) for a, b, _ in _scan(pagemap, start, end)]
+    finally:
+        os.close(pagemap)
+    found.sort()
+    gap_bytes = _GAP_BYTES
+    while len(joined := _joined(found, gap_bytes)) > _MOST_PARTS:
+        gap_bytes *= 2
+    return joined
+
+
+def _joined(ranges: list[tuple[int, int]], gap_bytes: int) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for begin, end in ranges:
+        if joined and begin - joined[-1][1] <= gap_bytes:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def _mappings_of(pid: int, inode: bytes) -> Iterator[tuple[int, int, int]]:
+    """The mappings of a file, as (start, end, offset in the file)."""
+    with open(f"/proc/{pid}/maps", "rb") as maps:
+        for line in maps:
+            addresses, _, offset, _, found = line.split(None, 5)[:5]
+            if found == inode:
+                start, _, end = addresses.partition(b"-")
+                yield int(start, 16), int(end, 16), int(offset, 16)
 
 
 def _private_mappings(pid: int) -> Iterator[tuple[int, int]]:

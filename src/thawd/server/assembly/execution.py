@@ -224,7 +224,9 @@ def _exchange(
         with launcher.spare_own_programs():
             send_apart(Task(str(store.folder), snapshot.sha256, folder, bucket, str(key)))
 
-    return SnapshotExchange(store, place_at(where), key=key, program=program, send=send, report=complain)
+    exchange = SnapshotExchange(store, place_at(where), key=key, program=program, send=send, report=complain)
+    exchange.lazy = server.lazy_snapshots
+    return exchange
 
 
 def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:

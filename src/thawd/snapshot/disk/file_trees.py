@@ -101,8 +101,13 @@ def _check(path: Path, status: os.stat_result) -> None:
         )
 
 
-def copy(source: Path, target: Path) -> None:
+def copy(source: Path, target: Path, *, link: bool = False) -> None:
     """Copy a folder's contents into a new or empty folder; the copy shares blocks if the file system can do that.
+
+    Args:
+        source: the folder.
+        target: the new or empty folder.
+        link: whether files and links get second names, with the same inodes, instead of copies.
 
     Raises:
         DiskRefusedError: an entry cannot be copied exactly.
@@ -116,6 +121,9 @@ def copy(source: Path, target: Path) -> None:
         if stat.S_ISDIR(status.st_mode):
             to.mkdir(stat.S_IRWXU)
             folders.append((path, to, status))
+            continue
+        if link:
+            os.link(path, to, follow_symlinks=False)
             continue
         first = linked.setdefault((status.st_dev, status.st_ino), to) if status.st_nlink > 1 else to
         if first != to:

@@ -48,6 +48,8 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
         container_image: digest of the manifest of the container image that the process has as its root; empty: the
             process sees the machine's files.
         container_image_name: the container image, as the function's configuration names it.
+        first_use: first byte and end of each range of the image that a copy read until its first answer, in the order
+            of the ranges. A hint for machines on which the image arrives while it is used; empty: not known.
     """
 
     function: str
@@ -65,6 +67,7 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
     dropped: list[str] | None = None
     container_image: str = ""
     container_image_name: str = ""
+    first_use: list[tuple[int, int]] = []
 
 
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
