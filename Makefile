@@ -96,13 +96,14 @@ test-libraries: libraries  ## snapshots with torch, transformers, pandas, redis 
 test-libraries-all: $(LIBRARIES)/.installed $(LIBRARIES_MORE)/.installed  ## the same with tensorflow, jax, torch.compile and others (7 GB on disk)
 	$(LIBRARIES)/bin/python -m pytest tests/libraries -n 2 --dist load
 
-endurance: setup  ## 2,000 thaws with every output compared; 1,000 random layouts of memory; 50 crashes under 10,000 events, each accounted for; 20 kills while streams are read; 100,000 random requests
+endurance: setup  ## 2,000 thaws with every output compared; 1,000 random layouts of memory; 50 crashes under 10,000 events, each accounted for; 20 kills while streams are read; 100,000 random requests; 30 kills and other faults of four machines under 200,000 events and requests
 	THAWD_ENDURANCE=2000 $(BIN)/python -m pytest tests/endurance -n 0 --timeout 3600
 	THAWD_LAYOUTS=1000 $(BIN)/python -m pytest tests/native/test_layouts.py -n 0 --timeout 3600
 	THAWD_CRASHES=50 THAWD_CRASH_EVENTS=5000 THAWD_QUEUE_EXAMPLES=2000 $(BIN)/python -m pytest tests/durability -n 0 -s --timeout 3600
 	THAWD_KILLS=20 $(BIN)/python -m pytest tests/integration/test_stream_sources.py -n 0 -s -k killed
 	THAWD_ORDERS=300 $(BIN)/python -m pytest tests/unit/test_room_any_order.py tests/unit/test_tenant_pools.py -n 0
 	THAWD_FUZZ=100000 $(BIN)/python -m pytest tests/conformance/test_fuzz.py -n 0 --timeout 3600
+	THAWD_CLUSTER_EVENTS=100000 THAWD_CLUSTER_KILLS=30 $(BIN)/python -m pytest tests/integration/test_cluster_history.py -n 0 -s --timeout 14400
 
 $(BIN)/mutmut: pyproject.toml | setup
 	@echo "installing mutmut into $(VENV)"

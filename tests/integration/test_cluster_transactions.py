@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -16,7 +18,9 @@ import pytest
 from tests.integration.postgresql import DEFAULT_PORT, PASSWORD, Postgresql
 from thawd.errors import StoreError, UnknownOutcomeError
 from thawd.resources import StoreUrl
+from thawd.server.assembly.registered import Registered
 from thawd.stores.cluster import schema
+from thawd.stores.cluster.access import ClusterDatabase
 from thawd.stores.cluster.sessions import Session
 
 
@@ -221,3 +225,23 @@ def test_machines_that_prepare_the_database_at_the_same_time_all_succeed(server:
     for thread in threads:
         thread.join()
     assert errors == []
+
+
+async def test_numbers_of_old_transactions_are_removed_while_machines_run(server: Postgresql) -> None:
+    url = store_url(server.url())
+    database = ClusterDatabase(url)
+    with psycopg.connect(server.url(), autocommit=True) as sql:
+        sql.execute("DELETE FROM thawd.operations")
+        sql.execute("INSERT INTO thawd.operations VALUES (gen_random_uuid(), now() - interval '25 hours')")
+        sql.execute("INSERT INTO thawd.operations VALUES (gen_random_uuid(), now() - interval '23 hours')")
+
+        def count() -> Any:
+            return sql.execute("SELECT count(*) FROM thawd.operations").fetchone()
+
+        machine = cast(Registered, SimpleNamespace(_forget_s=0.0, _state=SimpleNamespace(database=database)))
+        await Registered._forget_old(machine)
+        assert count() == (1,)
+        sql.execute("UPDATE thawd.operations SET at = now() - interval '25 hours'")
+        await Registered._forget_old(machine)  # only once an hour
+        assert count() == (1,)
+    await asyncio.to_thread(database.close)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from thawd.cluster.shares import fair_share, split
 from thawd.errors import ResourceNotFoundException, StoreError
 from thawd.resources import LATEST
 from thawd.server.assembly.cluster_state import ClusterState
-from thawd.stores.cluster import concurrency, machines
+from thawd.stores.cluster import concurrency, machines, schema
 from thawd.stores.cluster.concurrency import Claim, Identified, Share
 from thawd.stores.cluster.leader_state import LEADER
 from thawd.stores.cluster.leases import Lease
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _EXCHANGE_S = 0.3
 _SOON_S = 0.05
 _PATIENCE_S = 2.0
+_FORGET_S = 3600.0
 
 
 class Registered:
@@ -59,6 +61,7 @@ class Registered:
         self._state = state
         self._reports = SayOnce(complain)
         self._had_claims = False
+        self._forget_s = 0.0  # when old rows are removed next, ``time.monotonic()`` seconds
         self._numbers = itertools.count(1)
         self._provisioned: dict[str, int] = {}
         self._living: list[Machine] = []
@@ -85,6 +88,7 @@ class Registered:
                     self._reports.resolved("thawd: the cluster's database can be read again")
                     set_machines({each.name: where for each in self._living if (where := address_of(each)) is not None})
                     self._provision(dispatcher)
+                    await self._forget_old()
             await asyncio.sleep(_SOON_S)
             await is_set_within(self.member.wake, _EXCHANGE_S - _SOON_S)
 
@@ -95,6 +99,14 @@ class Registered:
         self._living, rows = await self._state.database.run(work, patience_s=_PATIENCE_S)
         self._had_claims = bool(claims)
         self.member.got(rows, lease)
+
+    async def _forget_old(self) -> None:
+        """Remove old rows of the database about once an hour: a cluster may run for years."""
+        if time.monotonic() < self._forget_s:
+            return
+        self._forget_s = time.monotonic() + _FORGET_S
+        with contextlib.suppress(StoreError):
+            await self._state.database.run(schema.forget_old, patience_s=_PATIENCE_S)
 
     def _provision(self, dispatcher: ClusterDispatcher) -> None:
         """Keep this machine's part of the provisioned environments initialised."""

@@ -100,9 +100,14 @@ def _prepare(connection: PatientConnection, schema: str, url: StoreUrl) -> list[
     with connection.transaction():
         begin(connection, schema, url)
         waits_for = advance(connection)
-        connection.execute("DELETE FROM operations WHERE at < clock_timestamp() - %s::interval", (_OPERATIONS_KEPT,))
-        connection.execute("DELETE FROM event_moves WHERE at < clock_timestamp() - %s::interval", (_MOVES_KEPT,))
+        forget_old(connection)
     return waits_for
+
+
+def forget_old(connection: PatientConnection) -> None:
+    """Remove what nobody needs any more: numbers of old transactions, and notes for machines that never came back."""
+    connection.execute("DELETE FROM operations WHERE at < clock_timestamp() - %s::interval", (_OPERATIONS_KEPT,))
+    connection.execute("DELETE FROM event_moves WHERE at < clock_timestamp() - %s::interval", (_MOVES_KEPT,))
 
 
 def require_library(url: StoreUrl) -> None:
