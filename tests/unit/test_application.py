@@ -56,8 +56,8 @@ class Control:
         await respond(send, 200, [], b"control")
 
 
-async def status() -> Mapping[str, Any]:
-    return {"ok": True}
+async def status(*, memory: bool = False) -> Mapping[str, Any]:
+    return {"ok": True, **({"memory": 7} if memory else {})}
 
 
 async def metrics(content_type: str) -> bytes:
@@ -90,6 +90,7 @@ def get(
     key: str | None = None,
     routes: tuple[str, ...] = (),
     cors: Cors | None = None,
+    query: bytes = b"",
     phase: str = "ready",
     **headers: str,
 ) -> tuple[int, bytes, dict[bytes, bytes]]:
@@ -118,7 +119,7 @@ def get(
         "type": "http",
         "method": method,
         "path": path,
-        "query_string": b"",
+        "query_string": query,
         "headers": [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()],
     }
 
@@ -126,8 +127,11 @@ def get(
         loop = asyncio.get_running_loop()
         work = Application(parts)(scope, receive, send)  # type: ignore[arg-type]
         loop.call_soon(run_inline, work, loop.create_task)
-        while len(sent) < 2:  # noqa: ASYNC110 - a turn of the loop is what it waits for
+        failures: list[Any] = []
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        while len(sent) < 2 and not failures:  # noqa: ASYNC110 - a turn of the loop is what it waits for
             await asyncio.sleep(0)
+        assert not failures, failures
 
     asyncio.run(main())
     return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
@@ -314,3 +318,7 @@ def test_a_signed_request_to_an_api_or_to_lambda_is_no_request_to_another_servic
     for service in ("execute-api", "lambda"):
         status, body, _ = get("/nothing", authorization=SIGNED % service)
         assert (status, b"Nothing is served at /nothing" in body) == (404, True)
+
+
+def test_the_status_has_the_memory_if_that_is_asked_for() -> None:
+    assert get("/_thawd/status", query=b"memory=1")[1] == b'{"ok":true,"memory":7}'
