@@ -7,6 +7,7 @@ use where it was frozen.
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import shutil
 import signal
@@ -30,6 +31,9 @@ pytestmark = [
     pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
     pytest.mark.skipif(why_not_detached() is not None, reason=str(why_not_detached())),
 ]
+
+THAWS = int(os.environ.get("THAWD_LAZY_THAWS", "16"))
+"""Thaws of `test_all_thaws_on_several_machines_answer_right`, on all machines together."""
 
 PARTS = 8
 PART_BYTES = 6 << 20
@@ -70,15 +74,19 @@ def store(project: Project, tmp_path: Path) -> Iterator[GatedStore]:
         assert running.invoke("app", {"part": 3})[0][1] == digests()[3]
         eventually(lambda: sent_keys(folder), what="the snapshot in the store")
     assert inits(project) == 1
+    move_to_another_machine(project)
+    with gated(folder) as found:
+        found.held = held_back(folder, project.data / "snapshots.key")
+        project.config(CONFIG.format(store=found.url))
+        yield found
+
+
+def move_to_another_machine(project: Project) -> None:
     key = (project.data / "snapshots.key").read_text()
     shutil.rmtree(project.data)
     project.data.mkdir(mode=0o700)
     (project.data / "snapshots.key").touch(0o600)
     (project.data / "snapshots.key").write_text(key)
-    with gated(folder) as found:
-        found.held = held_back(folder, project.data / "snapshots.key")
-        project.config(CONFIG.format(store=found.url))
-        yield found
 
 
 def held_back(folder: Path, key: Path) -> frozenset[str]:
@@ -206,3 +214,17 @@ def test_without_lazy_snapshots_a_function_starts_when_all_has_arrived(project: 
         assert set(store.asked) == store.held
         assert running.invoke("app", {"part": 2})[0][1] == digests()[2]
     assert inits(project) == 0
+
+
+def test_all_thaws_on_several_machines_answer_right(project: Project, store: GatedStore) -> None:
+    right, machines = digests(), 2 if THAWS < 100 else 4
+    store.gate.set()
+    for machine in range(machines):
+        if machine:
+            move_to_another_machine(project)
+        with project.up() as running, ThreadPoolExecutor(4) as threads:
+            parts = [random.Random(number).randrange(PARTS) for number in range(THAWS // machines)]
+            answers = list(threads.map(lambda part: running.invoke("app", {"part": part}), parts))
+            assert [(answer[1], error) for answer, error in answers] == [(right[part], None) for part in parts]
+            assert len({answer[0] for answer, _ in answers}) == 1, "init ran once, where the function was frozen"
+        assert inits(project) == 0
