@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 import thawd
-from thawd.snapshot.disk import file_trees
 from thawd.snapshot.disk.temporary_folders import Disks, DiskSnapshot, MountKind
 from thawd.snapshot.engine import native_folder
+from thawd.snapshot.store.trust_and_locks import remove_tree
 
 NATIVE = Path(native_folder() or "")
 SOURCE = Path(thawd.__file__).parents[1]
@@ -238,7 +238,7 @@ def bench_of(user: User) -> Iterator[Bench]:
     finally:
         for process in processes:
             process.kill()
-        file_trees.remove(data)
+        remove_tree(data)
 
 
 SOME_FILES = """

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.disk_bench import DEADLINE_S, MAPPED, NATIVE, SOME_FILES, USERS, Bench, bench_of, user_named
-from thawd.snapshot.disk import file_trees
+from thawd.snapshot.store.trust_and_locks import remove_tree
 
 
 @pytest.fixture(params=USERS)
@@ -57,7 +57,7 @@ def test_a_copy_without_its_own_folder_is_a_failure(bench: Bench) -> None:
     snapshot = bench.freeze(SOME_FILES)
     with bench.user.acting():
         prepared = bench.disks.prepare(snapshot, "copy")
-        file_trees.remove(bench.data / "tmp" / "copy")
+        remove_tree(bench.data / "tmp" / "copy")
     ended = bench.refused(prepared.options)
     assert ended.returncode == 121
     assert ended.stderr.startswith("thawd: thaw failed at disk: the copy's own folder")

@@ -61,7 +61,7 @@ def test_the_function_behind_http_predicts(tmp_path: Path) -> None:
     subprocess.run([sys.executable, train.name], cwd=project.root, check=True, capture_output=True)
     project.code(written("predict.py"), "predict.py")
     with project.run("predict.py") as running:
-        # A request waits for the publication, but on a busy machine scikit-learn's import may take longer than it waits.
+        # A request waits for the publication, but on a busy machine an import may take longer than it waits.
         eventually(lambda: running.function("predict")["state"] == "Active", what="the publication")
         request = urllib.request.Request(
             running.url, data=b"[5.1, 3.5, 1.4, 0.2]", headers={"content-type": "application/json"}

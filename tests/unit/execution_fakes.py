@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -34,7 +35,9 @@ class FakeEnvironment:
         self.memory_limit = None
         self.was_killed = asyncio.Event()
         self.dying = False
-        self.child: Any = SimpleNamespace(ended=asyncio.get_running_loop().create_future(), killed=False)
+        self.child: Any = SimpleNamespace(
+            pid=os.getpid(), ended=asyncio.get_running_loop().create_future(), killed=False
+        )
         self.child.ended.set_result(9)  # the wait status of SIGKILL, as if another process had sent it
         self.ended = asyncio.Event()
         self.on_end: Callable[[Any], None] = lambda environment: None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
@@ -273,6 +274,7 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
             "template_init_ms": None,
             "snapshot": None,
             "environments": {"idle": 0, "busy": 0, "starting": 0},
+            "processes": [],
             "keep_alive": None,
             "waiting": 0,
             "spare": False,
@@ -292,6 +294,7 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
         "template_init_ms": 12.5,
         "snapshot": {"size": 7, "restore_p50_ms": None},
         "environments": {"idle": 0, "busy": 1, "starting": 0},
+        "processes": [os.getpid()],
         "keep_alive": {"policy": "fixed", "prewarm_s": 0.0, "keep_alive_s": 300.0},
         "waiting": 1,
         "spare": False,
