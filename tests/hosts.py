@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -66,10 +67,19 @@ class Host:
         """Pull the host's network cable, or put it in."""
         _ip(self.hub, "link", "set", self.name, "up" if is_in else "down")
 
-    def processes(self) -> list[int]:
-        """The processes on the host."""
+    def signal_all(self, number: int) -> None:
+        """Send a signal to all processes on the host."""
         listed = subprocess.run(["ip", "netns", "pids", self.name], check=True, capture_output=True, text=True)
-        return [int(pid) for pid in listed.stdout.split()]
+        own = Path("/run/netns", self.name).stat().st_ino
+        for pid in listed.stdout.split():
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                process = os.pidfd_open(int(pid))
+                try:
+                    # Another process may have got the id meanwhile.
+                    if Path("/proc", pid, "ns/net").stat().st_ino == own:
+                        signal.pidfd_send_signal(process, number)
+                finally:
+                    os.close(process)
 
     def drop(self, way: str, *, yes: bool) -> None:
         """Drop, or no longer drop, all that the host has ``sent`` over the network, or all that it ``received``."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import sqlite3
@@ -130,9 +129,7 @@ class Site:
         if has_no_power:
             self.network.cut()
         if self._host is not None:
-            for pid in self._host.processes():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self._host.signal_all(signal.SIGKILL)
         running.process.kill()
         running.process.wait()
         self._up.close()
@@ -143,13 +140,10 @@ class Site:
     def paused(self) -> Iterator[None]:
         """A context in which nothing runs on the host; without a host, not the server."""
         assert self.running is not None
-        pids = [self.running.process.pid] if self._host is None else self._host.processes()
-        for number in (signal.SIGSTOP, signal.SIGCONT):
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            if number == signal.SIGSTOP:
-                yield
+        send = self.running.process.send_signal if self._host is None else self._host.signal_all
+        send(signal.SIGSTOP)
+        yield
+        send(signal.SIGCONT)
 
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:
