@@ -84,6 +84,16 @@ def test_dead_letters_of_all_machines_are_listed_changed_and_restored_from_any(b
     assert b.project.command("dead", "undo", "a/1").stdout == "2 dead letters restored\n"
     assert b.project.command("dead", "undo").stdout == "1 dead letter restored\n"
     assert {*listed(b)} == {"a/1", "b/1", "a/2", "b/2"}
+    # The page of one machine counts those of the other
+    page = urllib.request.Request(f"{a.url}/_thawd/window/queue", headers={"accept": "text/html"})
+
+    def is_counted() -> bool:
+        with urllib.request.urlopen(page, timeout=60) as answer:
+            return (
+                f'Dead letters of the others: <a href="{b.url}/_thawd/window/queue">b</a> 2.' in answer.read().decode()
+            )
+
+    eventually(is_counted, what="the other machine's dead letters on the page")
 
 
 def test_a_machine_that_is_away_is_named_and_the_others_are_served(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from thawd.server.assembly.machines import elsewhere_of
 from thawd.window import elsewhere
 from thawd.window.elsewhere import Elsewhere, RecordElsewhere
 from thawd.window.live import Live
-from thawd.window.machines_table import fingerprint, page_of, section
+from thawd.window.machines_table import dead_elsewhere, fingerprint, page_of, section
 from thawd.window.markup import render
 from thawd.wire import frames
 
@@ -105,6 +105,20 @@ async def test_a_machine_that_is_silent_or_knows_no_questions_costs_only_the_wai
         monkeypatch.setattr(AcceptedLink, "on_frame", older)
         with pytest.raises(MachineAwayError, match="connection to the machine b was lost"):
             await ask(asker, "told")
+
+
+def test_the_page_of_dead_letters_counts_those_of_the_other_machines() -> None:
+    def seen(name: str, report: MachineReport | None) -> SeenMachine:
+        return SeenMachine(name=name, address="10.0.0.2:1", is_own=name == "a", state="serving", why="", report=report)
+
+    own = seen("a", MachineReport(state="serving", dead=5))
+    line = dead_elsewhere(
+        [own, seen("b", MachineReport(state="serving", dead=3, url="http://10.0.0.2:8350")), seen("<c>", None)]
+    )
+    assert line is not None
+    text = render([line])
+    assert 'others: <a href="http://10.0.0.2:8350/_thawd/window/queue">b</a> 3; &lt;c&gt; no answer.' in text
+    assert dead_elsewhere([own]) is None
 
 
 async def test_an_order_that_is_not_answered_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,21 @@ def section(machines: Sequence[SeenMachine]) -> Html:
     )  # fmt: skip
 
 
+def dead_elsewhere(machines: Sequence[SeenMachine]) -> Html | None:
+    """Return a line with the number of dead letters of each other machine; None: there is no other machine."""
+    shown: list[Content] = []
+    for machine in machines:
+        if machine.is_own:
+            continue
+        page = page_of(machine.report, machine.address)
+        name = machine.name if page is None else el("a", machine.name, href=f"{page}window/queue")
+        count = "no answer" if machine.report is None else f"{machine.report.dead:,}"
+        shown += ["; " if shown else "", name, f" {count}"]
+    if not shown:
+        return None
+    return el("p", "The table has those of this machine. Dead letters of the others: ", *shown, ".", class_="note")
+
+
 def fingerprint(machines: Sequence[SeenMachine]) -> str:
     """Return a short text that differs when the table differs."""
     return hashlib.blake2b(section(machines).encode(errors="replace"), digest_size=8).hexdigest()

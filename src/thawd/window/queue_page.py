@@ -10,6 +10,7 @@ from urllib.parse import quote
 from thawd.invocation import in_a_line
 from thawd.recording.redaction import Redactor
 from thawd.stores.events.removals import KEPT_S
+from thawd.window import machines_table
 from thawd.window.layout import (
     ROOT,
     button,
@@ -51,6 +52,7 @@ async def content(sources: Sources, query: Mapping[str, str], *, token: str) -> 
         for name, each in functions.items()
     ]  # fmt: skip
     function = query.get("function") or None
+    machines = None if sources.cluster is None else await sources.cluster.machines()
     page = await sources.queue.page(function, after=whole_number(query.get("after", "")) or 0, limit=_ROWS)
     letters = page["dead_letters"]
     heads = ["#id", "function", "event", "became a dead letter", "why", "#attempts", "error"]
@@ -63,6 +65,7 @@ async def content(sources: Sources, query: Mapping[str, str], *, token: str) -> 
               ["function", "#queued", "#runs", "#delivering", "#dead", "#oldest waits", "#in/s", "#done/s", "#retried"],
               rows, empty="No asynchronous event was queued yet."),
         el("h2", "Dead letters", f" of {function}" if function else ""),
+        None if machines is None else machines_table.dead_elsewhere(machines),
         table("Dead letters, the oldest first", heads, lines, empty="No dead letters."),
         el("p", link("More", "queue", {"function": function, "after": page["next"]})) if page["next"] else None,
         _all(function, token) if letters else None,
