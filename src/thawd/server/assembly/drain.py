@@ -66,7 +66,7 @@ class Drain:
             ResourceConflictException: no other machine is alive (409).
         """
         async with self._lock:
-            if not self._registered.others:
+            if not await self._registered.others():
                 raise ResourceConflictException(
                     "no other machine of the cluster is alive, so nobody could take over what this one has; stop it "
                     "instead, and its events wait until it starts again"

@@ -65,6 +65,8 @@ class Registered:
         self._numbers = itertools.count(1)
         self._provisioned: dict[str, int] = {}
         self._living: list[Machine] = []
+        self._begun, self._done = 0, 0  # numbers of the exchanges that began last and that succeeded last
+        self._ended = asyncio.Event()  # set when the exchange that is under way ends, and replaced then
         self._note_leader: Callable[[Lease | None], None] | None = None
 
     async def follow(
@@ -80,8 +82,10 @@ class Registered:
             self.member.wake.clear()
             lease = self._state.leases.membership
             if lease is not None:
+                self._begun += 1
                 try:
                     await self._exchange(dispatcher, lease)
+                    self._done = self._begun
                 except StoreError as error:
                     self._reports.say(f"thawd: the cluster's database cannot be read: {error.message}")
                 else:
@@ -89,6 +93,8 @@ class Registered:
                     set_machines({each.name: where for each in self._living if (where := address_of(each)) is not None})
                     self._provision(dispatcher)
                     await self._forget_old()
+                ended, self._ended = self._ended, asyncio.Event()
+                ended.set()
             await asyncio.sleep(_SOON_S)
             await is_set_within(self.member.wake, _EXCHANGE_S - _SOON_S)
 
@@ -123,9 +129,12 @@ class Registered:
                 except ResourceNotFoundException:
                     del self._provisioned[function.name]
 
-    @property
-    def others(self) -> list[str]:
-        """Names of the other machines that are alive."""
+    async def others(self) -> list[str]:
+        """Return the names of the other machines that are alive: as the database says now, if it answers."""
+        wanted, until_s = self._begun + 1, time.monotonic() + _PATIENCE_S
+        while self._done < wanted and (left_s := until_s - time.monotonic()) > 0:
+            self.member.wake.set()
+            await is_set_within(self._ended, left_s)
         return [each.name for each in self._living if each.name != self.name]
 
     def leading(self) -> Lease | None:
