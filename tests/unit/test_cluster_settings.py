@@ -27,11 +27,13 @@ def test_a_cluster_has_names_and_addresses_and_its_key_is_not_shown(tmp_path: Pa
     assert load(tmp_path, HELLO).cluster is None
 
 
-def test_name_and_key_can_come_from_the_environment(tmp_path: Path) -> None:
+def test_name_key_and_address_can_come_from_the_environment(tmp_path: Path) -> None:
     environ = {"THAWD_MACHINE": "b", "THAWD_CLUSTER_KEY": "another-key-of-length"}
+    environ["THAWD_CLUSTER_ADDRESS"] = "127.0.0.1:8399"
     cluster = load(tmp_path, HELLO + CLUSTER, environ=environ).cluster
     assert cluster is not None
     assert (cluster.name, cluster.key) == ("b", "another-key-of-length")
+    assert cluster.address == ("127.0.0.1", 8399)
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,8 @@ def _running(settings: Settings) -> tuple[str, Credentials | None, dict[str, str
         The server's URL; a function that signs requests (None: they need no signature); and the headers with its key
         (empty: it has none).
     """
-    from thawd.cli.client import address, request, signature, url_of
+    from thawd.cli.client import address, request, url_of
+    from thawd.gateway.request_signature import signature
 
     request(settings, "/_thawd/status", None, {})  # this ends the command if no server answers
     place = address(settings)

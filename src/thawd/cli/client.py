@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from thawd.cli.exits import fail
@@ -67,6 +66,8 @@ def attempt(
     if server.key is not None:
         headers = {**headers, "X-Api-Key": server.key}
     elif server.access_keys:
+        from thawd.gateway.request_signature import signature
+
         headers = {**headers, **signature(server.access_keys, (host, port), path, body, headers)}
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
@@ -116,37 +117,6 @@ def parse_answer(body: bytes) -> Any:
             "the answer is not JSON, so the server is not thawd; find out which program uses the port, or start thawd "
             "with `thawd up`"
         )
-
-
-def signature(
-    keys: Mapping[str, str], address: tuple[str, int], path: str, body: bytes | None, headers: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the ``Host`` header of a request, and the headers that sign the request (Signature Version 4).
-
-    Args:
-        keys: secrets by access key id; the first one signs.
-        address: host and port of the server.
-        path: path with query string, percent-encoded.
-        body: body of a POST; None: the request is a GET.
-        headers: the other headers of the request.
-    """
-    import time
-
-    from thawd.gateway.sigv4 import SignedRequest, sign
-    from thawd.resources import REGION
-
-    host, port = address
-    host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    access_key, secret = next(iter(keys.items()))
-    raw_path, _, query = path.partition("?")
-    signed = {"host": host, **{name.lower(): value for name, value in headers.items()}}
-    sent = [(name.encode(), value.encode("latin-1")) for name, value in signed.items() if _must_be_signed(name)]
-    unsigned = SignedRequest("GET" if body is None else "POST", raw_path, query, sent, body or b"")
-    return {"Host": host, **sign(unsigned, access_key, secret, now_s=time.time(), scope=(REGION, "lambda"))}
-
-
-def _must_be_signed(name: str) -> bool:
-    return name == "host" or name.startswith("x-amz-")
 
 
 def address(settings: Settings) -> tuple[str, int]:

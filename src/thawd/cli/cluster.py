@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from thawd.cli import cluster_ray
 from thawd.cli import up as up_module
 from thawd.cli.client import fetch, message_of, refusal, request
 from thawd.cli.cluster_backup import backup, restore
@@ -28,6 +29,9 @@ def group() -> None:
 
     The machines find each other in a PostgreSQL database, `state` in `[server]`. `[cluster]` has the address of each.
     """
+
+
+group.add_command(cluster_ray.group)
 
 
 def _add_serving(prepare: Callable[..., None], parameters: list[click.Parameter], example: str) -> None:
@@ -65,7 +69,11 @@ def cluster_up(config_path: Path) -> None:
     data = settings.server.data
     if credentials.exist(data):
         return
-    if _authority(settings) is not None:
+    from thawd.server.assembly.cluster_state import recorded_authority
+
+    assert settings.server.state is not None
+    url = settings.server.state
+    if _expecting(lambda: recorded_authority(url)) is not None:
         fail(
             "the database has a cluster already; join it with `thawd cluster join ADDRESS --token TOKEN`. If no "
             "machine of it has its data folder any more, give `state` another schema, with ?schema=NAME in its URL"
@@ -221,28 +229,6 @@ def _name(settings: Settings) -> str:
     settings.server.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     assert settings.cluster is not None
     return settings.cluster.name or _expecting(lambda: machine_name(settings.server.data))
-
-
-def _authority(settings: Settings) -> str | None:
-    """The authority of the cluster that the database has; None: it has no cluster yet."""
-    from thawd.stores.cluster import cluster_settings, schema
-    from thawd.stores.cluster.sessions import Session
-
-    url = settings.server.state
-    assert url is not None
-
-    def look() -> str | None:
-        schema.require_library(url)
-        schema.prepare(url)
-        session = Session(url)
-        try:
-            until = time.monotonic() + schema.PATIENCE_S
-            return session.run(lambda c: cluster_settings.found(c, cluster_settings.AUTHORITY), until=until)
-        finally:
-            session.close()
-
-    found: str | None = _expecting(look)
-    return found
 
 
 def _expecting(work: Any) -> Any:

@@ -50,6 +50,10 @@ class MachineReport(msgspec.Struct, kw_only=True, omit_defaults=True):
         environments: environments that are ready, by start kind.
         busy: how many of them run an invocation.
         starting: environments that start.
+        free_environments: environments that could start in addition; idle ones count, because they can be ended.
+        max_environments: highest number of environments.
+        pledged: environments that the reserved and provisioned concurrency of all functions needs in the whole cluster.
+        pledged_mb: sum of the memory limits of these, MiB.
         waiting: requests that wait for an environment.
         queued: events that wait to run.
         oldest_age_s: age of the oldest of these, seconds; None: no event waits.
@@ -71,6 +75,10 @@ class MachineReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     environments: dict[str, int] = {}
     busy: int = 0
     starting: int = 0
+    free_environments: int = 0
+    max_environments: int = 0
+    pledged: int = 0
+    pledged_mb: int = 0
     waiting: int = 0
     queued: int = 0
     oldest_age_s: float | None = None

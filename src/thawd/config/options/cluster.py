@@ -9,6 +9,7 @@ from thawd.config.options.option import Option
 
 NAME_VARIABLE = "THAWD_MACHINE"
 KEY_VARIABLE = "THAWD_CLUSTER_KEY"
+ADDRESS_VARIABLE = "THAWD_CLUSTER_ADDRESS"
 
 MACHINE_NAME = kinds.pattern("a name of 1 to 63 lower-case letters, digits and hyphens", r"[a-z0-9-]{1,63}")
 # A part of a host name has at most 63 characters, and none is empty (RFC 1035); Python's resolver fails otherwise.
@@ -38,7 +39,8 @@ CLUSTER = (
             lambda text: _is_address(text, lowest_port=0),
         ),
         "Address and port at which this machine accepts connections of the others, if they find each other in the "
-        "database. Port 0 chooses a free port.",
+        "database. Port 0 chooses a free port. All machines can share a file if the environment variable "
+        "`THAWD_CLUSTER_ADDRESS` has the address.",
         '"127.0.0.1:0"',
     ),
     Option(

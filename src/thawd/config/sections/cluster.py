@@ -11,6 +11,7 @@ from thawd.config.sections.reader import Reader
 from thawd.config.settings import ClusterSettings, Settings
 
 _PATH = ("cluster",)
+_VARIABLES = {"name": options.NAME_VARIABLE, "key": options.KEY_VARIABLE, "address": options.ADDRESS_VARIABLE}
 
 
 def read_cluster(
@@ -21,7 +22,7 @@ def read_cluster(
         return None
     before = len(reader.findings.problems())
     table = reader.mapping(document["cluster"], path=_PATH, allowed="a table of options")
-    for name, variable in (("name", options.NAME_VARIABLE), ("key", options.KEY_VARIABLE)):
+    for name, variable in _VARIABLES.items():
         if environ.get(variable):
             table = {**table, name: environ[variable]}
     values = reader.table(table, path=_PATH, known=options.CLUSTER)

@@ -169,3 +169,19 @@ def machine_name(data: Path) -> str:
     except OSError as error:
         raise StartError(f"the file {path} cannot be used: {error.strerror}") from error
     return name
+
+
+def recorded_authority(url: StoreUrl) -> str | None:
+    """Return the fingerprint of the authority of the cluster in a database; None: the database has no cluster yet.
+
+    Raises:
+        StoreError: the database cannot be used, or psycopg is not installed.
+    """
+    schema.require_library(url)
+    schema.prepare(url)
+    session = Session(url)
+    try:
+        until = time.monotonic() + schema.PATIENCE_S
+        return session.run(lambda connection: cluster_settings.found(connection, AUTHORITY), until=until)
+    finally:
+        session.close()

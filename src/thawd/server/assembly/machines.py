@@ -251,6 +251,7 @@ class MachinesSubsystem:
                 used_mb += sum(counts.values()) * occupant.version.function.memory_mb
         queue = (await self._inputs.queue.overview())["functions"].values()
         errors, refused = await self._lately()
+        pledged, pledged_mb = self._pledged()
         ages = [entry["oldest_age_s"] for entry in queue if entry["oldest_age_s"] is not None]
         return MachineReport(
             state=cluster.state,
@@ -265,6 +266,10 @@ class MachinesSubsystem:
             environments=dict(kinds),
             busy=busy,
             starting=starting,
+            free_environments=max(0, cluster.router.summary().free_environments),
+            max_environments=limits["max_environments"],
+            pledged=pledged,
+            pledged_mb=pledged_mb,
             waiting=sum(pool.waiting for pool in self._pools()),
             queued=sum(entry["queued"] for entry in queue),
             oldest_age_s=max(ages, default=None),
@@ -273,6 +278,16 @@ class MachinesSubsystem:
             refused=refused,
             minutes=_MINUTES,
         )
+
+    def _pledged(self) -> tuple[int, int]:
+        """Environments that the concurrency of functions needs in the whole cluster, and their memory, MiB."""
+        count = memory_mb = 0
+        for family in self._dispatcher.families():
+            function = family.latest.function
+            each = max(function.reserved_concurrency or 0, function.provisioned_concurrency)
+            count += each
+            memory_mb += each * function.memory_mb
+        return count, memory_mb
 
     def _pools(self) -> list[Pool]:
         entries = [entry for family in self._dispatcher.families() for entry in family.all()]
