@@ -12,9 +12,10 @@ LIBRARIES_MORE := .venv-libraries-more
 PEERS := .venv-peers
 # Sphinx and the AWS CLI, which tests use, want different versions of docutils.
 DOCS := .venv-docs
+RAY := .venv-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster example-onnx-http example-captions example-stream example-multi-model yardstick test test-quick test-window libraries test-libraries test-libraries-all endurance mutants check check-python check-types check-layers check-c format bench wheel clean-roots docs clean
+.PHONY: help setup demo demo-cluster example-onnx-http example-captions example-stream example-multi-model yardstick test test-quick test-window libraries test-libraries test-libraries-all test-ray endurance mutants check check-python check-types check-layers check-c format bench wheel clean-roots docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -92,6 +93,16 @@ libraries: $(LIBRARIES)/.installed
 # An image takes up to 2 GB, and a program computes in two threads: two at a time, whatever the machine has.
 test-libraries: libraries  ## snapshots with torch, transformers, pandas, redis and others (3 GB on disk)
 	$(LIBRARIES)/bin/python -m pytest tests/libraries -n 2 --dist load -m "not nightly" --durations 12
+
+# Ray takes 400 MB, so it has an environment of its own, too.
+$(RAY)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c native/*.h)
+	@$(PYTHON) -m venv $(RAY)
+	@echo "installing thawd and Ray into $(RAY)"
+	@$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,ray]'
+	@touch $@
+
+test-ray: $(RAY)/.installed  ## thawd on the nodes of a Ray cluster, which Ray starts, restarts and adds; needs PostgreSQL
+	$(RAY)/bin/python -m pytest tests/libraries/test_ray.py tests/libraries/test_ray_scaling.py tests/unit/test_ray_deployments.py -n 2
 
 test-libraries-all: $(LIBRARIES)/.installed $(LIBRARIES_MORE)/.installed  ## the same with tensorflow, jax, torch.compile and others (7 GB on disk)
 	$(LIBRARIES)/bin/python -m pytest tests/libraries -n 2 --dist load

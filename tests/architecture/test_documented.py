@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -78,6 +79,12 @@ def test_tests_named_on_the_pages_exist() -> None:
     for page in (*(page for page in PAGES if page not in own), ROOT / "SPECIFICATION.md"):
         for name in re.findall(r"\btest_\w+(?:\.py)?", page.read_text()):
             assert name in files or f"def {name}(" in code, f"{name}, named in {page.name}, does not exist"
+
+
+def test_each_promise_has_a_number_of_its_own() -> None:
+    numbers = Counter(re.findall(r"^\| ([A-Z]+\d+) \|", (ROOT / "SPECIFICATION.md").read_text(), re.MULTILINE))
+    assert len(numbers) > 300
+    assert [number for number, count in numbers.items() if count > 1] == []
 
 
 def test_files_are_of_a_size_that_can_be_read() -> None:

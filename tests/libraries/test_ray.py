@@ -21,7 +21,10 @@ from tests.integration.postgresql import PASSWORD, Postgresql
 from tests.libraries.ray_clusters import TOKEN, RayCluster, is_running, parent_of
 
 # Ray reads its environment variables when it is imported, so it is not imported here.
-pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'thawd[ray]'")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'thawd[ray]'"),
+]
 
 CODE = """
 import os, pathlib, time

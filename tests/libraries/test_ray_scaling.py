@@ -18,7 +18,10 @@ from tests.integration.postgresql import Postgresql
 from tests.libraries.ray_clusters import RayCluster, is_running
 from tests.libraries.test_ray import CODE, invoke
 
-pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'thawd[ray]'")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'thawd[ray]'"),
+]
 
 CONFIG = """
 [server]
