@@ -103,7 +103,7 @@ def test_what_cannot_be_sent_is_refused_by_name(tmp_path: Path, monkeypatch: pyt
 def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ray_library.RayError, match=r"pip install 'thawd\[ray\]'"):
-        ray_library.library()
+        ray_library.import_ray()
 
 
 class FakeRay:

@@ -20,7 +20,7 @@ class RayError(ThawdError):
     """Ray cannot be used; the message says what to do."""
 
 
-def library() -> Any:
+def import_ray() -> Any:
     """Return the module ``ray``.
 
     Raises:
@@ -47,7 +47,7 @@ def connected(address: str, *, package: Path | None = None) -> Iterator[Any]:
     Raises:
         RayError: Ray is not installed, or the cluster cannot be reached.
     """
-    ray = library()
+    ray = import_ray()
     environment = None if package is None else {"working_dir": str(package)}
     try:
         ray.init(
@@ -79,7 +79,7 @@ def _first_line(error: BaseException) -> str:
 
 def living_nodes() -> frozenset[str]:
     """Return the ids of the nodes that are alive."""
-    return frozenset(node["NodeID"] for node in library().nodes() if node["Alive"])
+    return frozenset(node["NodeID"] for node in import_ray().nodes() if node["Alive"])
 
 
 def is_head(node: dict[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from thawd.ray_nodes.agent import Agent
 from thawd.ray_nodes.leader_view import LeaderView
 from thawd.ray_nodes.options import AGENT, NAMESPACE, AgentReport, Options
 from thawd.ray_nodes.plan import Node, Plan, plan
-from thawd.ray_nodes.ray_library import is_head, library
+from thawd.ray_nodes.ray_library import import_ray, is_head
 from thawd.system.retry import Backoff
 
 TICK_S = 1.0
@@ -89,7 +89,7 @@ class Supervisor:
 
     def __init__(self, options: bytes) -> None:
         self._options = msgspec.json.decode(options, type=Options)
-        self._ray = library()
+        self._ray = import_ray()
         self._lock = threading.Lock()
         self._nodes: list[Node] = []
         self._agents: dict[str, _Known] = {}

@@ -93,6 +93,7 @@ class _Connection:
             channel.wait()
             self._is_cut = True
             if not channel.read():
+                self._is_cut = False  # no frame follows: the reason is another one
                 return None
             for frame in channel.received():
                 if frame.head.get("n") == number:

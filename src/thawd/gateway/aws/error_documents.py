@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from thawd.gateway.s3.xml import xml_text
+from thawd.gateway.xml_text import xml_text
 
 _JSON, _XML, _CBOR = "application/json", "text/xml", "application/cbor"
 _REST_XML = ("s3", "cloudfront", "route53")

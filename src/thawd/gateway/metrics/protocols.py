@@ -23,7 +23,7 @@ from thawd.errors import SerializationException
 from thawd.gateway.http import Headers, Scope, header
 from thawd.gateway.metrics import cbor
 from thawd.gateway.metrics.cbor import Timestamp
-from thawd.gateway.s3.xml import xml_text
+from thawd.gateway.xml_text import xml_text
 
 TARGET_PREFIX = "GraniteServiceVersion20100801."
 _PATH = re.compile(r"/service/GraniteServiceVersion20100801/operation/(\w+)")

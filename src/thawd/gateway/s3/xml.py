@@ -5,16 +5,14 @@ Source: Amazon S3 API reference, "Error responses".
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from xml.etree import ElementTree
-from xml.sax.saxutils import escape
+
+from thawd.gateway.xml_text import xml_text
 
 XML_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
-# Source: XML 1.0, 2.2 "Characters".
-_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 class S3Error(Exception):
@@ -74,9 +72,3 @@ def xml_time(at_s: float) -> str:
 def text_of(value: str | bytes) -> str:
     """`value` as text; bytes are a key or a part of one."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
-
-
-def xml_text(value: str) -> str:
-    """The text `value` escaped for XML; characters that XML 1.0 does not allow become U+FFFD."""
-    clean = _NOT_XML.sub("\ufffd", value)
-    return escape(clean, {"\r": "&#13;"}).encode("utf-8", "replace").decode()
