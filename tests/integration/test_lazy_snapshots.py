@@ -216,6 +216,29 @@ def test_without_lazy_snapshots_a_function_starts_when_all_has_arrived(project: 
     assert inits(project) == 0
 
 
+def test_what_a_machine_has_received_once_it_does_not_fetch_again(project: Project, store: GatedStore) -> None:
+    right = digests()
+    store.gate.set()
+    with project.up() as running:
+        assert running.invoke("app", {"part": 0})[0][1] == right[0]
+        eventually(lambda: not is_arriving(running), what="the whole image")
+    served_bytes = store.served_bytes
+    assert served_bytes > PARTS * PART_BYTES
+    assert project.command("snapshot", "rm", "app").returncode == 0
+    with project.up() as running:
+        assert running.invoke("app", {"part": 6})[0][1] == right[6]
+        eventually(lambda: not is_arriving(running), what="the whole image")
+    assert store.served_bytes - served_bytes < 1 << 20, "the record alone"
+    assert inits(project) == 0
+    shutil.rmtree(project.data / "snapshots")
+    project.config("chunk_cache_max_mb = 0\n" + CONFIG.format(store=store.url))
+    with project.up() as running:
+        assert running.invoke("app", {"part": 2})[0][1] == right[2]
+        eventually(lambda: not is_arriving(running), what="the whole image")
+        assert not (project.data / "chunks").exists()
+    assert store.served_bytes - served_bytes > PARTS * PART_BYTES
+
+
 def test_all_thaws_on_several_machines_answer_right(project: Project, store: GatedStore) -> None:
     right, machines = digests(), 2 if THAWS < 100 else 4
     store.gate.set()

@@ -18,6 +18,7 @@ from tests.unit.chunk_stores import KEY, Machine
 from thawd.snapshot.engine import unavailable
 from thawd.stores.chunk_places import BucketPlace
 from thawd.transfer import receiving, sending, upkeep
+from thawd.transfer.chunk_downloads import ChunkSource
 
 from .conftest import Project, eventually
 from .emulated import There
@@ -196,7 +197,7 @@ def test_a_bucket_is_a_store(there: There, tmp_path: Path) -> None:
     record = receiving.find(place, KEY, "classify")
     shutil.rmtree(tmp_path / "data")
     machine.install()
-    assert receiving.receive(machine.store, place, record, program=None).fetched_bytes > 0
+    assert receiving.receive(machine.store, ChunkSource(place), record, program=None).received_bytes > 0
     assert upkeep.verify(place, KEY) == 0
     place.remove(done.key)
     assert upkeep.clean_up(place, grace_s=0.0).noted == done.chunks

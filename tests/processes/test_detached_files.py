@@ -19,7 +19,7 @@ from thawd.environments.starts.touched_pages import image_ranges
 from thawd.errors import StoreError
 from thawd.transfer import receiving, sending
 from thawd.transfer.arriving_snapshots import ArrivingSnapshot
-from thawd.transfer.chunk_downloads import Patience
+from thawd.transfer.chunk_downloads import ChunkSource, Patience
 from thawd.transfer.fuse_files import DetachedFile, why_not_detached
 from thawd.transfer.store_layout import chunk_key
 
@@ -74,7 +74,7 @@ def arriving(machine: Machine, place: GatedPlace) -> tuple[Machine, ArrivingSnap
     sent = record.body.snapshots[-1]
     last = max(sent.extents, key=lambda one: one.length)
     place.held = chunk_key(record.chunks[last.chunk].id)
-    wanted = receiving.Receiving(there.store, place, record, None, Patience())
+    wanted = receiving.Receiving(there.store, ChunkSource(place), record, None, Patience())
     return there, ArrivingSnapshot(wanted, KEY)
 
 

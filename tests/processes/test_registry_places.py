@@ -15,6 +15,7 @@ from thawd.oci import references
 from thawd.oci.credentials import Credentials
 from thawd.oci.registry import Registry
 from thawd.transfer import receiving, registry_place, sending, upkeep
+from thawd.transfer.chunk_downloads import ChunkSource
 from thawd.transfer.registry_place import RegistryPlace
 
 _CLIENTS: list[Registry] = []
@@ -39,7 +40,7 @@ def place_in(server: RegistryServer) -> RegistryPlace:
 
 def received(machine: Machine, server: RegistryServer) -> receiving.Received:
     place = place_in(server)
-    return receiving.receive(machine.store, place, receiving.find(place, KEY, "classify"), program=None)
+    return receiving.receive(machine.store, ChunkSource(place), receiving.find(place, KEY, "classify"), program=None)
 
 
 @pytest.mark.parametrize("demands", ["", "basic", "bearer"])
@@ -57,7 +58,7 @@ def test_a_snapshot_travels_through_a_registry(machine: Machine, server: Registr
     [second, first] = sorted(place_in(server).listed("snapshots"), key=lambda one: -one.modified_unix_s)
     assert {first.key, second.key} == {done.key, other.key}
     there = elsewhere(machine)
-    assert received(there, server).fetched_bytes > 0
+    assert received(there, server).received_bytes > 0
     assert upkeep.verify(place_in(server), KEY) == 0
     assert not [path for _, path, _ in server.seen if "elsewhere" in path]
 
@@ -124,7 +125,7 @@ def test_blobs_that_are_cut_and_answers_that_say_later_are_asked_for_again(
         return True
 
     server.trouble = trouble
-    assert received(there, server).fetched_bytes > 0
+    assert received(there, server).received_bytes > 0
     assert any("/blobs/" in path for path in harmed) and any("/manifests/" in path for path in harmed)
 
 

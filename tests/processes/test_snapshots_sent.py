@@ -22,6 +22,7 @@ from thawd.snapshot.store import file_lists
 from thawd.snapshot.store.images import SnapshotStore
 from thawd.stores.chunk_places import FolderPlace
 from thawd.transfer import receiving, record_body, sending
+from thawd.transfer.chunk_downloads import ChunkSource
 from thawd.transfer.chunk_format import ChunkError, decode_record, encode_chunk, encode_record
 from thawd.transfer.store_keys import FunctionKey, StoreKey
 
@@ -192,12 +193,12 @@ def test_a_machine_that_could_not_continue_the_process_refuses_the_snapshot(
     there = elsewhere(machine)
     record = receiving.find(place, KEY, "classify")
     if not is_refused:
-        assert not receiving.receive(there.store, place, record, program=program).was_there
+        assert not receiving.receive(there.store, ChunkSource(place), record, program=program).was_there
         return
     with pytest.raises(
         StoreError, match="does not fit this machine: a feature that this one lacks: CPUID 7 EBX bit 16"
     ):
-        receiving.receive(there.store, place, record, program=program)
+        receiving.receive(there.store, ChunkSource(place), record, program=program)
     assert there.store.snapshots() == []
 
 
@@ -223,7 +224,7 @@ def test_another_data_folder_refuses_the_snapshot(machine: Machine, place: Memor
     sending.send(machine.store, machine.freeze(), place, KEY)
     other = SnapshotStore(tmp_path / "other" / "snapshots")
     with pytest.raises(StoreError, match="was made in the data folder"):
-        receiving.receive(other, place, receiving.find(place, KEY, "classify"), program=None)
+        receiving.receive(other, ChunkSource(place), receiving.find(place, KEY, "classify"), program=None)
 
 
 def test_a_file_that_changed_since_the_freeze_keeps_the_snapshot_from_being_sent(
@@ -398,6 +399,7 @@ from pathlib import Path
 from tests.unit.chunk_stores import KEY, Machine
 from thawd.stores.chunk_places import FolderPlace
 from thawd.transfer import receiving
+from thawd.transfer.chunk_downloads import ChunkSource
 
 class Halting(FolderPlace):
     left = int(sys.argv[2])
@@ -411,7 +413,7 @@ class Halting(FolderPlace):
 
 folder = Path(sys.argv[1])
 place = Halting(folder / "shared")
-receiving.receive(Machine(folder).store, place, receiving.find(place, KEY, "classify"), program=None)
+receiving.receive(Machine(folder).store, ChunkSource(place), receiving.find(place, KEY, "classify"), program=None)
 print("received", flush=True)
 """
 

@@ -15,6 +15,7 @@ from thawd.snapshot.store import file_lists
 from thawd.snapshot.store.images import ImageOrigin, Snapshot, SnapshotStore
 from thawd.stores.chunk_places import PlacedObject
 from thawd.transfer import receiving
+from thawd.transfer.chunk_downloads import ChunkSource
 from thawd.transfer.receiving import Received
 from thawd.transfer.store_keys import FunctionKey, StoreKey
 
@@ -127,4 +128,4 @@ def elsewhere(machine: Machine) -> Machine:
 
 
 def pull(machine: Machine, place: MemoryPlace, name: str = "classify", key: StoreKey | FunctionKey = KEY) -> Received:
-    return receiving.receive(machine.store, place, receiving.find(place, key, name), program=None)
+    return receiving.receive(machine.store, ChunkSource(place), receiving.find(place, key, name), program=None)

@@ -16,6 +16,7 @@ from tests.unit.chunk_stores import KEY, MemoryPlace
 from thawd.errors import StoreError
 from thawd.transfer import arriving_files
 from thawd.transfer.arriving_files import ArrivingFile
+from thawd.transfer.chunk_downloads import ChunkSource
 from thawd.transfer.chunk_format import ChunkError, ChunkFacts, encode_chunk
 from thawd.transfer.record_body import Extent
 from thawd.transfer.store_layout import chunk_key
@@ -56,7 +57,7 @@ class Stored:
         self.content = bytes(content)
 
     def file(self, folder: Path) -> ArrivingFile:
-        return ArrivingFile(self.place, self.chunks, self.extents, len(self.content), folder)
+        return ArrivingFile(ChunkSource(self.place), self.chunks, self.extents, len(self.content), folder)
 
     def let_all_arrive(self) -> None:
         self.place.allowed.release(10_000)

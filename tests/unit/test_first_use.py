@@ -15,6 +15,7 @@ from tests.unit.chunk_stores import KEY, MemoryPlace
 from tests.unit.test_arriving_files import CHUNK, Stored
 from thawd.errors import StoreError
 from thawd.transfer.arriving_files import ArrivingFile
+from thawd.transfer.chunk_downloads import ChunkSource
 from thawd.transfer.chunk_format import ChunkError, key_id
 from thawd.transfer.first_use import chunks_of, decode, encode, merged, recall, remember
 from thawd.transfer.record_body import Extent
@@ -86,7 +87,12 @@ def test_what_is_expected_is_fetched_before_anybody_asks_and_what_was_used_is_no
     stored = Stored()
     expected = [50, 3, 9]
     file = ArrivingFile(
-        stored.place, stored.chunks, stored.extents, len(stored.content), tmp_path, expected=[*expected, 999]
+        ChunkSource(stored.place),
+        stored.chunks,
+        stored.extents,
+        len(stored.content),
+        tmp_path,
+        expected=[*expected, 999],
     )
     stored.let_all_arrive()
     assert file.read(2 * CHUNK * 9, 10) == stored.content[2 * CHUNK * 9 : 2 * CHUNK * 9 + 10]

@@ -15,6 +15,7 @@ from tests.unit.chunk_stores import KEY, Machine, MemoryPlace, elsewhere
 from thawd.errors import ThawdError
 from thawd.snapshot.inspect import reader
 from thawd.transfer import receiving, sending
+from thawd.transfer.chunk_downloads import ChunkSource
 from thawd.transfer.chunk_format import decode_record, encode_record
 
 RUNS = int(os.environ.get("THAWD_FUZZ_RUNS", "150"))
@@ -72,7 +73,7 @@ def test_no_changed_record_raises_another_error_or_reaches_other_files(tmp_path:
         place.objects[sent.key] = (encode_record(body, ids, key=key), 0.0)
         try:
             record = receiving.read_record(place, KEY, "classify", sha256)
-            got = receiving.receive(there.store, place, record, program=None)
+            got = receiving.receive(there.store, ChunkSource(place), record, program=None)
             reader.read(got.snapshot.path)
         except ThawdError:
             refused += 1

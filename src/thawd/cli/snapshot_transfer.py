@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli.exits import EXIT_FAILED, fail, warn
-from thawd.cli.options import Finite, check_writable, config_option, data_folder, examples
+from thawd.cli.options import Finite, check_writable, config_option, data_folder, examples, load
 from thawd.cli.output import print_text
 
 if TYPE_CHECKING:
+    from thawd.resources import RemoteBucket
     from thawd.stores.chunk_places import ChunkPlace
+    from thawd.transfer.chunk_downloads import ChunkSource
     from thawd.transfer.receiving import Record
     from thawd.transfer.sending import Sent
     from thawd.transfer.store_keys import FunctionKey, StoreKey
@@ -117,18 +119,20 @@ def pull(which: str, store: str, output: Path | None, key_path: Path | None, con
     data, place = _opened(store, config_path)
     key = store_keys.read_key(_key_path(data, key_path))
     record = receiving.find(place, key, which)
+    source = _source(store, place, data, config_path)
     program = None if engine.unavailable() is not None else Path(engine.program_path())
     if output is not None:
-        fetched = programs.receive_program(place, record, output, program=program, progress=_progress)
+        fetched = programs.receive_program(source, record, output, program=program, progress=_progress)
         click.echo(f"received {output} ({record.body.function}): {_mib(fetched)}")
         return
     snapshots = SnapshotStore(data / "snapshots")
-    received = receiving.receive(snapshots, place, record, program=program, progress=_progress)
+    received = receiving.receive(snapshots, source, record, program=program, progress=_progress)
     snapshot = received.snapshot
     if received.was_there:
         click.echo(f"{snapshot.id} ({snapshot.name}) is there already")
     else:
-        click.echo(f"received {snapshot.id} ({snapshot.name}): {_mib(received.fetched_bytes)}")
+        kept = f", of which this machine had {_mib(received.kept_bytes)}" if received.kept_bytes else ""
+        click.echo(f"received {snapshot.id} ({snapshot.name}): {_mib(received.received_bytes)}{kept}")
 
 
 @click.command(
@@ -156,7 +160,8 @@ def run(which: str, store: str, arguments: tuple[str, ...], key_path: Path | Non
     key = store_keys.read_key(_key_path(data, key_path))
     record = receiving.find(place, key, which)
     thaw = Path(engine.program_path())
-    sys.exit(program_runs.run_program(place, record, arguments, program=thaw, key=key, progress=_progress))
+    source = _source(store, place, data, config_path)
+    sys.exit(program_runs.run_program(source, record, arguments, program=thaw, key=key, progress=_progress))
 
 
 @click.command(
@@ -265,22 +270,38 @@ def verify_store(store: str, key_path: Path | None, config_path: Path) -> None:
 
 def _opened(store: str, config_path: Path) -> tuple[Path, ChunkPlace]:
     """Return the data folder and the store of chunks."""
-    from thawd.config.findings import Findings
-    from thawd.config.store_urls import REGISTRY, read_bucket_url, read_registry_url
-    from thawd.resources import RemoteBucket
     from thawd.transfer import store_layout
 
-    where: Path | RemoteBucket = Path(store)
-    if "://" in store:
-        findings = Findings("the command line", document={})
-        read = read_registry_url if store.startswith(f"{REGISTRY}://") else read_bucket_url
-        fields = read(store, findings, path=("STORE",), environ=os.environ)
-        if fields is None:
-            fail("; ".join(map(str, findings.problems())))
-        where = RemoteBucket(name="STORE", **fields)
+    where = _where(store)
     if (why := store_layout.missing_library(where)) is not None:
         fail(why)
     return data_folder(config_path), store_layout.place_at(where)
+
+
+def _where(store: str) -> Path | RemoteBucket:
+    """Return the folder, or the bucket or repository that a URL names."""
+    from thawd.config.findings import Findings
+    from thawd.config.store_urls import REGISTRY, read_bucket_url, read_registry_url
+    from thawd.resources import RemoteBucket
+
+    if "://" not in store:
+        return Path(store)
+    findings = Findings("the command line", document={})
+    read = read_registry_url if store.startswith(f"{REGISTRY}://") else read_bucket_url
+    fields = read(store, findings, path=("STORE",), environ=os.environ)
+    if fields is None:
+        fail("; ".join(map(str, findings.problems())))
+    return RemoteBucket(name="STORE", **fields)
+
+
+def _source(store: str, place: ChunkPlace, data: Path, config_path: Path) -> ChunkSource:
+    """Return the chunks of a store; those that this machine keeps are not fetched."""
+    from thawd.config.settings import ServerSettings
+    from thawd.transfer.chunk_cache import cache_for
+    from thawd.transfer.chunk_downloads import ChunkSource
+
+    server = load(config_path).server if config_path.exists() else ServerSettings(data=data)
+    return ChunkSource(place, cache_for(_where(store), data, limit_bytes=server.chunk_cache_max_mb << 20))
 
 
 def _key_path(data: Path, given: Path | None) -> Path:

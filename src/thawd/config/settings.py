@@ -99,6 +99,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             removed, but never those in use.
         snapshots_max_age_s: a snapshot that was not used for this long is removed, seconds, 0-31,536,000.
         snapshot_store: folder, bucket or registry with snapshots of all machines; None: snapshots stay on this machine.
+        chunk_cache_max_mb: disk space for chunks of snapshots that came from a bucket or a registry, MiB, 0-16,777,216.
         lazy_snapshots: whether the copies of a large image start before it has arrived from there.
         state: PostgreSQL database with the state that the machines of a cluster share; None: this machine is alone.
         durability: ``machine``: an accepted event is on this machine's disk; ``cluster``: in the database `state`, too.
@@ -151,6 +152,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     state: StoreUrl | None = None
     durability: str = "machine"
     snapshot_store: Path | RemoteBucket | None = None
+    chunk_cache_max_mb: int = 1024
     lazy_snapshots: bool = True
     webhook_secret: str | None = None
     webhooks_plain_http: bool = False

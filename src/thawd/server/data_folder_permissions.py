@@ -16,7 +16,20 @@ from thawd.errors import ThawdError
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 # Names of thawd's own files and folders in the data folder. Everything else in it belongs to other programs.
 _OWN_FOLDERS = frozenset(
-    {"tables", "logs", "code", "packages", "environments", "images", "tmp", "snapshots", "aws", "uv", "cluster"}
+    {
+        "tables",
+        "logs",
+        "code",
+        "packages",
+        "environments",
+        "images",
+        "tmp",
+        "snapshots",
+        "chunks",
+        "aws",
+        "uv",
+        "cluster",
+    }
 )
 _OWN_FILES = frozenset({"running", "lock", "address.json", "restore-unfinished", "snapshots.key", "machine"})
 _OWN_BEGINNINGS = (

@@ -25,6 +25,7 @@ function. docs/reference/chunk-format.md describes every field.
 - `store_layout`: under which keys a store keeps its objects
 - `registry_place`: a registry of container images as a store of chunks
 - `chunk_uploads`, `chunk_downloads`: many chunks at a time
+- `chunk_cache`: chunks that this machine keeps
 
 Other places of chunks are the business of `thawd.stores.chunk_places`. All functions block.
 """

@@ -25,8 +25,7 @@ from pathlib import Path
 
 from thawd.errors import StoreError, ThawdError, unexpected
 from thawd.snapshot.store.folder import digest_of
-from thawd.stores.chunk_places import ChunkPlace
-from thawd.transfer.chunk_downloads import Patience, fetch
+from thawd.transfer.chunk_downloads import ChunkSource, Patience
 from thawd.transfer.chunk_format import ChunkError, ChunkFacts
 from thawd.transfer.record_body import Extent
 
@@ -46,7 +45,7 @@ class ArrivingFile:
     """A file that is being received. Several threads may read. Call `close` at the end.
 
     Args:
-        place: the store of chunks.
+        source: the chunks.
         chunks: the chunks of the record, by index.
         extents: where the file's bytes are; the others are zero.
         size: size of the file, bytes.
@@ -64,7 +63,7 @@ class ArrivingFile:
 
     def __init__(
         self,
-        place: ChunkPlace,
+        source: ChunkSource,
         chunks: Sequence[ChunkFacts],
         extents: Sequence[Extent],
         size: int,
@@ -75,7 +74,7 @@ class ArrivingFile:
         self.size = size
         self.fetched_bytes = 0
         self.on_failure: Callable[[str], object] = lambda why: None
-        self._place = place
+        self._source = source
         self._chunks = chunks
         self._extents = sorted(extents, key=lambda one: one.offset)
         self._begins = [one.offset for one in self._extents]
@@ -149,7 +148,7 @@ class ArrivingFile:
             while missing := [chunk for chunk in missing if self._state.get(chunk, _THERE) != _THERE]:
                 if self._failure or self._is_closed:
                     raise StoreError(self._failure or "the file is closed")
-                patience.check(self._place)
+                patience.check(self._source.place)
                 self._wanted_at_s = time.monotonic()
                 self._changed.wait(_LONGEST_WAIT_S)
                 patience.arrived(self.fetched_bytes - counted_bytes)
@@ -245,7 +244,7 @@ class ArrivingFile:
     def _fetch(self, chunk: int) -> bytes:
         for attempt in range(_TRIES):
             try:
-                return fetch(self._place, self._chunks[chunk])
+                return self._source.fetch(self._chunks[chunk])
             except ChunkError:
                 raise
             except StoreError:

@@ -79,7 +79,7 @@ class ArrivingSnapshot:
     ) -> None:
         record = receiving.record
         self._store = receiving.store
-        self._place = receiving.place
+        self._source = receiving.source
         self._program = receiving.program
         self._chunks = record.chunks
         self._report = report
@@ -111,12 +111,13 @@ class ArrivingSnapshot:
         with using(at):
             if sent.disk is not None and disk is not None:
                 receiving.fill(sent.disk, disk)
-            self._records = receiving.locate(sent.files, origin, disk=disk)
-            write_list(at.with_suffix(FILES), self._records)
             first = first_use.chunks_of(sent.extents, origin.first_use, around_bytes=READ_AHEAD_BYTES // 2)
             self._file = self._arriving_file(at, first)
             held.callback(self._file.close)
             self._file.on_failure = self._fail
+            # Reads files of this machine, while the first contents arrive.
+            self._records = receiving.locate(sent.files, origin, disk=disk)
+            write_list(at.with_suffix(FILES), self._records)
             image = self._image(draft.folder)
         self._file.wait_for(first, receiving.patience)
         self.snapshot = Snapshot(
@@ -131,10 +132,10 @@ class ArrivingSnapshot:
         self._served = DetachedFile(size=self._file.size, read=image.read, on_end=self._end)
 
     def _arriving_file(self, at: Path, first: list[int]) -> ArrivingFile:
-        self._known = first_use.recall(self._place, len(self._chunks), **self._named) or first
+        self._known = first_use.recall(self._source.place, len(self._chunks), **self._named) or first
         expected = list(dict.fromkeys([*first, *self._known]))
         size = self._sent.sidecar.image_bytes
-        return ArrivingFile(self._place, self._chunks, self._sent.extents, size, at, expected=expected)
+        return ArrivingFile(self._source, self._chunks, self._sent.extents, size, at, expected=expected)
 
     def _image(self, folder: Path) -> ArrivingImage:
         origin = self._sent.sidecar.origin
@@ -215,7 +216,7 @@ class ArrivingSnapshot:
             wake()
         order = first_use.merged(self._known, self._file.first_used)
         if order is not None and isinstance(outcome, Snapshot):
-            first_use.remember(self._place, order, **self._named)
+            first_use.remember(self._source.place, order, **self._named)
 
     def _install(self) -> Snapshot:
         """Put the whole image into the store of snapshots. The draft's own files stay for the copies that use them.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from thawd.errors import ResourceNotFoundException, StoreError
 from thawd.stores.chunk_places import ChunkPlace
+from thawd.transfer.chunk_cache import ChunkCache
 from thawd.transfer.chunk_format import MAX_CHUNK_BYTES, ChunkError, ChunkFacts, decode_chunk
 from thawd.transfer.record_body import Extent
 from thawd.transfer.store_layout import chunk_key
@@ -68,16 +69,62 @@ class Patience:
             )
 
 
-def fetch(place: ChunkPlace, chunk: ChunkFacts) -> bytes:
-    """Fetch one chunk. One that is damaged is fetched once more, in case it was damaged on its way.
+class ChunkSource:
+    """Chunks of a place. What this machine has kept is not fetched again. Several threads may use it.
 
-    Raises:
-        ChunkError: the store's chunk is missing, damaged or another one (HTTP 500).
-        StoreError: the store failed (HTTP 500).
+    Args:
+        place: the store of chunks.
+        cache: this machine's chunks; None: all are fetched.
+
+    Attributes:
+        place: the same.
+        kept_bytes: contents that were not fetched, because this machine had them. Several threads may lose a little.
+    """
+
+    def __init__(self, place: ChunkPlace, cache: ChunkCache | None = None) -> None:
+        self.place = place
+        self.kept_bytes = 0
+        self._cache = cache
+
+    def fetch(self, chunk: ChunkFacts) -> bytes:
+        """The verified content of a chunk. One that is damaged is fetched once more, in case that happened on its way.
+
+        Raises:
+            ChunkError: the store's chunk is missing, damaged or another one (HTTP 500).
+            StoreError: the store failed (HTTP 500).
+        """
+        if self._cache is None:
+            return fetch(self.place, chunk)[0]
+        with self._cache.fetching(chunk.id):
+            plain = self._kept(self._cache, chunk)
+            if plain is None:
+                plain, data = fetch(self.place, chunk)
+                self._cache.put(chunk.id, data)
+        return plain
+
+    def _kept(self, cache: ChunkCache, chunk: ChunkFacts) -> bytes | None:
+        data = cache.get(chunk.id)
+        if data is None:
+            return None
+        try:
+            plain = decode_chunk(data, chunk)
+        except ChunkError:
+            cache.discard(chunk.id)
+            return None
+        self.kept_bytes += len(plain)
+        return plain
+
+
+def fetch(place: ChunkPlace, chunk: ChunkFacts) -> tuple[bytes, bytes]:
+    """Fetch one chunk from the store, see `ChunkSource.fetch`.
+
+    Returns:
+        Its content, and its bytes as they are in the store.
     """
     for attempt in range(_TRIES):
         try:
-            return decode_chunk(place.get(chunk_key(chunk.id), limit_bytes=STORED_LIMIT_BYTES), chunk)
+            data = place.get(chunk_key(chunk.id), limit_bytes=STORED_LIMIT_BYTES)
+            return decode_chunk(data, chunk), data
         except ResourceNotFoundException:
             raise ChunkError(f"chunk {chunk.id.hex()[:12]} is missing from {place.name}") from None
         except ChunkError:
@@ -87,7 +134,7 @@ def fetch(place: ChunkPlace, chunk: ChunkFacts) -> bytes:
 
 
 def write_contents(
-    place: ChunkPlace, chunks: Sequence[ChunkFacts], files: Mapping[Path, list[Extent]], patience: Patience
+    source: ChunkSource, chunks: Sequence[ChunkFacts], files: Mapping[Path, list[Extent]], patience: Patience
 ) -> int:
     """Write the contents of files that exist with their sizes, and contain only zeros.
 
@@ -107,8 +154,8 @@ def write_contents(
             writes.setdefault(extent.chunk, []).append((path, extent))
 
     def one(index: int) -> int:
-        patience.check(place)
-        plain = fetch(place, chunks[index])
+        patience.check(source.place)
+        plain = source.fetch(chunks[index])
         patience.arrived(len(plain))
         return sum(_write(path, extent, plain) for path, extent in writes[index])
 

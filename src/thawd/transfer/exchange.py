@@ -26,7 +26,8 @@ from thawd.stores.threads import StoreThreads
 from thawd.system.retry import SayOnce
 from thawd.transfer import arriving_snapshots, receiving, store_keys
 from thawd.transfer.arriving_snapshots import ArrivingSnapshot
-from thawd.transfer.chunk_downloads import Patience
+from thawd.transfer.chunk_cache import ChunkCache
+from thawd.transfer.chunk_downloads import ChunkSource, Patience
 from thawd.transfer.chunk_format import ChunkError
 from thawd.transfer.fuse_files import why_not_detached
 from thawd.transfer.store_keys import FunctionKey, StoreKey
@@ -50,6 +51,7 @@ class SnapshotExchange:
         report: called with a line for the operator.
 
     Attributes:
+        cache: this machine's chunks, for all functions; None: all chunks are fetched.
         lazy: whether the copies of a large image start before it has arrived.
         patience: makes the object that says how long a start waits for the store.
     """
@@ -72,6 +74,7 @@ class SnapshotExchange:
         self._report_line = report
         self._rests_until_s = 0.0
         self._asked: set[tuple[str, str]] = set()  # functions and keys
+        self.cache: ChunkCache | None = None
         self.lazy = False
         self.patience: Callable[[], Patience] = Patience.of_a_start
         self._receivers = StoreThreads(_RECEIVERS, store=f"the store of chunks {place.name}")
@@ -132,11 +135,12 @@ class SnapshotExchange:
 
     def _take(self, function: str, record: receiving.Record, patience: Patience) -> bool | ArrivingSnapshot:
         """Receive the snapshot of a record; see `receive`."""
+        source = ChunkSource(self._place, self.cache)
         try:
             if self._is_to_arrive(record):
-                wanted = receiving.Receiving(self._store, self._place, record, self._program, patience)
+                wanted = receiving.Receiving(self._store, source, record, self._program, patience)
                 return ArrivingSnapshot(wanted, self._key(), report=self._report_line)
-            receiving.receive(self._store, self._place, record, program=self._program, patience=patience)
+            receiving.receive(self._store, source, record, program=self._program, patience=patience)
         except Exception as error:
             self._report(f"{function}: its snapshot cannot be received from {self._place.name}", error)
             return False

@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from thawd.errors import StoreError
-from thawd.stores.chunk_places import ChunkPlace
 from thawd.transfer import first_use
 from thawd.transfer.arriving_files import ArrivingFile
 from thawd.transfer.arriving_images import ArrivingImage
+from thawd.transfer.chunk_downloads import ChunkSource
 from thawd.transfer.fuse_files import FuseFile, enter_mount_namespace
 from thawd.transfer.programs import locate_files, receive_program
 from thawd.transfer.receiving import Record
@@ -36,7 +36,7 @@ _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def run_program(
-    place: ChunkPlace,
+    source: ChunkSource,
     record: Record,
     arguments: Sequence[str],
     *,
@@ -47,7 +47,7 @@ def run_program(
     """Run a program. Call it from the main thread of a process that does nothing else.
 
     Args:
-        place: the store of chunks.
+        source: the chunks.
         record: the record of a program.
         arguments: the program's arguments.
         program: thawd-thaw.
@@ -66,12 +66,12 @@ def run_program(
         _leave_nothing(folder)
         try:
             enter_mount_namespace()
-            run = _LazyRun(place, record, folder, key)
+            run = _LazyRun(source, record, folder, key)
         except StoreError as error:
             if not _is_about_fuse(error):
                 raise
             progress(f"the whole image is fetched first: {error.message}")
-            receive_program(place, record, folder / "image", program=program, progress=progress)
+            receive_program(source, record, folder / "image", program=program, progress=progress)
             return _status(_started(program, folder / "image", arguments))
         try:
             return run.run(program, arguments)
@@ -99,16 +99,16 @@ def _is_about_fuse(error: StoreError) -> bool:
 class _LazyRun:
     """A program that starts while its image arrives."""
 
-    def __init__(self, place: ChunkPlace, record: Record, folder: Path, key: StoreKey | FunctionKey | None) -> None:
+    def __init__(self, source: ChunkSource, record: Record, folder: Path, key: StoreKey | FunctionKey | None) -> None:
         if record.body.kind != "program":
             raise StoreError(f"{record.body.function} is a function: receive its snapshot with `thawd snapshot pull`")
         self._sent = record.body.snapshots[-1]
         self._path = folder / "image"
         self._path.touch(0o600)
         size = self._sent.sidecar.image_bytes
-        self._place, self._key = place, key
-        self._expected = [] if key is None else first_use.recall(place, len(record.chunks), **self._named(key))
-        self._file = ArrivingFile(place, record.chunks, self._sent.extents, size, folder, expected=self._expected)
+        self._place, self._key = source.place, key
+        self._expected = [] if key is None else first_use.recall(self._place, len(record.chunks), **self._named(key))
+        self._file = ArrivingFile(source, record.chunks, self._sent.extents, size, folder, expected=self._expected)
         try:
             assert self._sent.files is not None
             records = locate_files(record.body.function, self._sent.files)

@@ -22,7 +22,7 @@ from thawd.snapshot.store.folder import digest_of
 from thawd.snapshot.store.image_facts import ImageOrigin, Sidecar
 from thawd.snapshot.store.trust_and_locks import distrust, open_as_is, using
 from thawd.stores.chunk_places import ChunkPlace
-from thawd.transfer.chunk_downloads import Patience
+from thawd.transfer.chunk_downloads import ChunkSource, Patience
 from thawd.transfer.chunk_uploads import ChunkUploads
 from thawd.transfer.cutting import Cutter, cut_image
 from thawd.transfer.receiving import Record, bind_image, check_machine, fetch_image, unfitting
@@ -106,7 +106,7 @@ def _sidecar(name: str, sha256: str, status: os.stat_result, image: reader.Image
 
 
 def receive_program(
-    place: ChunkPlace,
+    source: ChunkSource,
     record: Record,
     output: Path,
     *,
@@ -116,14 +116,14 @@ def receive_program(
     """Fetch the image of a program, check it, and write it to a file, which is replaced as a whole.
 
     Args:
-        place: the store of chunks.
+        source: the chunks.
         record: the record of a program.
         output: the file. Processes that were thawed from an earlier file with this name go on.
         program: thawd-thaw, which says whether this machine's kernel and CPU can continue the process.
         progress: called with lines for the operator.
 
     Returns:
-        The number of bytes that were fetched.
+        The number of bytes that were received.
 
     Raises:
         ChunkError: a chunk is missing, damaged or another one (HTTP 500).
@@ -137,13 +137,13 @@ def receive_program(
     with using(output), tempfile.TemporaryDirectory(prefix=".new-", dir=output.parent) as folder:
         image = Path(folder) / "image"
         progress(f"receiving {name}")
-        fetched = fetch_image(place, record.chunks, sent, image, Patience())
+        received = fetch_image(source, record.chunks, sent, image, Patience())
         check_machine(program, image, name, otherwise=_FREEZE)
         bind_image(image, locate_files(name, sent.files))
         with open_as_is(image) as fd:
             os.fsync(fd)
         image.rename(output)
-    return fetched
+    return received
 
 
 def locate_files(name: str, files: FileList) -> list[file_lists.FileRecord]:

@@ -33,7 +33,7 @@ from thawd.stores import received_folders
 from thawd.stores.chunk_places import ChunkPlace
 from thawd.stores.code_copies import is_package
 from thawd.transfer import record_body
-from thawd.transfer.chunk_downloads import Patience, write_contents
+from thawd.transfer.chunk_downloads import ChunkSource, Patience, write_contents
 from thawd.transfer.chunk_format import MAX_RECORD_BYTES, ChunkError, ChunkFacts, decode_record
 from thawd.transfer.container_roots import provide_root
 from thawd.transfer.folder_trees import complete_tree, difference, make_tree
@@ -70,12 +70,14 @@ class Received:
 
     Attributes:
         snapshot: the snapshot in this machine's store.
-        fetched_bytes: contents that were fetched.
+        received_bytes: contents that were received.
+        kept_bytes: those of them that this machine had kept, and that were not fetched.
         was_there: whether the snapshot had been received before.
     """
 
     snapshot: Snapshot
-    fetched_bytes: int
+    received_bytes: int
+    kept_bytes: int
     was_there: bool
 
 
@@ -157,7 +159,7 @@ def all_records(place: ChunkPlace, key: StoreKey | FunctionKey) -> tuple[list[Re
 
 def receive(
     store: SnapshotStore,
-    place: ChunkPlace,
+    source: ChunkSource,
     record: Record,
     *,
     program: Path | None,
@@ -168,7 +170,7 @@ def receive(
 
     Args:
         store: this machine's snapshots; its folder is in the data folder.
-        place: the store of chunks.
+        source: the chunks.
         record: the snapshot's record.
         program: thawd-thaw, which says whether this machine's kernel and CPU can continue the process; None: it is not
             asked, and refuses the image when it is to be thawed.
@@ -182,13 +184,13 @@ def receive(
     """
     there = already_there(store, record)
     if there is not None:
-        return Received(there, 0, was_there=True)
-    receiving = Receiving(store, place, record, program, patience or Patience())
+        return Received(there, 0, 0, was_there=True)
+    receiving = Receiving(store, source, record, program, patience or Patience())
     with ExitStack() as leases:
         receiving.take_surroundings(leases, progress)
         snapshot = receiving.take_snapshot(record.body.snapshots[-1], progress)
         leases.enter_context(store.use(snapshot))
-    return Received(snapshot, receiving.fetched_bytes, was_there=False)
+    return Received(snapshot, receiving.received_bytes, source.kept_bytes, was_there=False)
 
 
 def already_there(store: SnapshotStore, record: Record) -> Snapshot | None:
@@ -229,19 +231,19 @@ class Receiving:
 
     Attributes:
         store: this machine's snapshots.
-        place: the store of chunks.
+        source: the chunks.
         record: the snapshot's record.
         program: thawd-thaw, or None.
         patience: how slow the store may be.
-        fetched_bytes: contents that were fetched so far.
+        received_bytes: contents that were received so far.
     """
 
     def __init__(
-        self, store: SnapshotStore, place: ChunkPlace, record: Record, program: Path | None, patience: Patience
+        self, store: SnapshotStore, source: ChunkSource, record: Record, program: Path | None, patience: Patience
     ) -> None:
-        self.fetched_bytes = 0
+        self.received_bytes = 0
         self.store = store
-        self.place = place
+        self.source = source
         self.record = record
         self.program = program
         self.patience = patience
@@ -326,7 +328,7 @@ class Receiving:
     def fill(self, tree: Tree, root: Path) -> None:
         """Make a folder with the contents of a tree."""
         contents = make_tree(root, tree.entries)
-        self.fetched_bytes += write_contents(self.place, self.record.chunks, contents, self.patience)
+        self.received_bytes += write_contents(self.source, self.record.chunks, contents, self.patience)
         complete_tree(root, tree.entries)
 
     def take_snapshot(self, sent: SentSnapshot, progress: Callable[[str], None]) -> Snapshot:
@@ -356,7 +358,7 @@ class Receiving:
     def _fetch(self, sent: SentSnapshot, draft: Draft) -> None:
         """Fetch the image and the disk snapshot into a draft, and check the image."""
         with using(draft.image):
-            self.fetched_bytes += fetch_image(self.place, self.record.chunks, sent, draft.image, self.patience)
+            self.received_bytes += fetch_image(self.source, self.record.chunks, sent, draft.image, self.patience)
             if sent.disk is not None:
                 self.fill(sent.disk, draft.disk)
 
@@ -403,9 +405,9 @@ def write_list(path: Path, records: list[FileRecord]) -> None:
 
 
 def fetch_image(
-    place: ChunkPlace, chunks: Sequence[ChunkFacts], sent: SentSnapshot, path: Path, patience: Patience
+    source: ChunkSource, chunks: Sequence[ChunkFacts], sent: SentSnapshot, path: Path, patience: Patience
 ) -> int:
-    """Fetch an image into a new file, and check it. Returns the number of bytes that were fetched.
+    """Fetch an image into a new file, and check it. Returns the number of bytes that were received.
 
     Raises:
         ChunkError: a chunk is missing, or the image is damaged (HTTP 500).
@@ -415,7 +417,7 @@ def fetch_image(
     sidecar = sent.sidecar
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.truncate(sidecar.image_bytes)
-    fetched = write_contents(place, chunks, {path: sent.extents}, patience)
+    received = write_contents(source, chunks, {path: sent.extents}, patience)
     with open_as_is(path) as fd:
         found = digest_of(fd)
     if found != sidecar.sha256:
@@ -424,7 +426,7 @@ def fetch_image(
         reader.read(path)
     except reader.ImageError as error:
         raise ChunkError(f"the image {sidecar.sha256[:12]}: {str(error).partition(': ')[2]}") from None
-    return fetched
+    return received
 
 
 def check_machine(program: Path | None, image: Path, name: str, *, otherwise: str) -> None:

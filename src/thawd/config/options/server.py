@@ -284,6 +284,13 @@ SERVER = (
         "none",
     ),
     Option(
+        "chunk_cache_max_mb",
+        kinds.whole(0, 16_777_216),
+        "Disk space for chunks that came from `snapshot_store`, in MiB. All functions share them, so equal parts of "
+        "snapshots are fetched once. If they need more, the least recently used are removed. 0: none are kept. None "
+        "are kept either if `snapshot_store` is a folder.",
+    ),
+    Option(
         "lazy_snapshots",
         kinds.flag(),
         "Whether copies of an image of 32 MiB or more start before the image has arrived from `snapshot_store`. What a "

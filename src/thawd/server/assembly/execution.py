@@ -34,6 +34,7 @@ from thawd.snapshot.store.images import Snapshot, SnapshotStore
 from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
+from thawd.transfer import chunk_cache
 from thawd.transfer.exchange import SnapshotExchange
 from thawd.transfer.sender_process import Task, send_apart
 from thawd.transfer.store_layout import KEY_FILE, missing_library, place_at
@@ -213,6 +214,7 @@ def _exchange(
     """Return what shares snapshots with other machines; None if it is not configured, or cannot work, with a line."""
     where = server.snapshot_store
     if where is None:
+        chunk_cache.remove(server.data)
         return None
     if (why := missing_library(where)) is not None:
         complain(f"thawd: server.snapshot_store is not used: {why}")
@@ -225,6 +227,9 @@ def _exchange(
             send_apart(Task(str(store.folder), snapshot.sha256, folder, bucket, str(key)))
 
     exchange = SnapshotExchange(store, place_at(where), key=key, program=program, send=send, report=complain)
+    exchange.cache = chunk_cache.cache_for(where, server.data, limit_bytes=server.chunk_cache_max_mb << 20)
+    if exchange.cache is None:
+        chunk_cache.remove(server.data)
     exchange.lazy = server.lazy_snapshots
     return exchange
 
