@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from benchmarks import (
     applications,
+    arriving,
     backlog,
     cluster,
     container_images,
@@ -53,6 +54,7 @@ BENCHMARKS = {
     "applications": applications,
     "forwarding": forwarding,
     "cluster": cluster,
+    "arriving": arriving,
     "recording": recording,
 }
 RESULTS = serving.BUILD / "bench.json"

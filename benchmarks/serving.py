@@ -101,12 +101,45 @@ def thawd(configuration: str, files: dict[str, str], *, options: Sequence[str] =
             (folder / path).write_text(text)
             if text.startswith("#!"):
                 (folder / path).chmod(0o755)
-        ready = folder / "ready.json"
-        command = [sys.executable, "-m", "thawd", "up", "--config", str(folder / "thawd.toml")]
-        command += ["--port", "0", "--ready-file", str(ready), "--ready-when", "published", *options]
-        with _process(command, folder / "server.log") as process:
-            announced = await_ready(ready, process, folder / "server.log")
-            yield Served(announced["url"], announced["pid"], folder)
+        with thawd_in(folder, options=["--ready-when", "published", *options]) as served:
+            yield served
+
+
+@contextmanager
+def thawd_in(folder: Path, *, options: Sequence[str] = ()) -> Iterator[Served]:
+    """Run `thawd up` in a folder with a ``thawd.toml``, from its first connection until the end of the ``with`` block.
+
+    Raises:
+        BenchmarkError: the server did not start or did not stop.
+    """
+    ready = folder / "ready.json"
+    ready.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "thawd", "up", "--config", str(folder / "thawd.toml")]
+    command += ["--port", "0", "--ready-file", str(ready), *options]
+    with _process(command, folder / "server.log") as process:
+        announced = await_ready(ready, process, folder / "server.log")
+        yield Served(announced["url"], announced["pid"], folder)
+
+
+def command(folder: Path, *arguments: str) -> str:
+    """Run a command of thawd in a folder, and return what it printed.
+
+    Raises:
+        BenchmarkError: it failed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "thawd", *arguments], cwd=folder, capture_output=True, check=False, text=True
+    )
+    if done.returncode:
+        raise BenchmarkError(f"thawd {' '.join(arguments)} failed: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+@contextmanager
+def bucket(folder: Path) -> Iterator[Served]:
+    """Serve a folder as a bucket (`benchmarks.bucket`) until the end of the ``with`` block."""
+    with _program("benchmarks.bucket", str(folder)) as served:
+        yield served
 
 
 @contextmanager
@@ -124,12 +157,12 @@ def runtime_endpoint() -> Iterator[Served]:
 
 
 @contextmanager
-def _program(module: str) -> Iterator[Served]:
+def _program(module: str, *arguments: str) -> Iterator[Served]:
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=BUILD) as name:
         folder = Path(name)
         ready = folder / "ready.json"
-        command = [sys.executable, "-m", module, str(ready)]
+        command = [sys.executable, "-m", module, str(ready), *arguments]
         with _process(command, folder / "server.log") as process:
             announced = await_ready(ready, process, folder / "server.log")
             yield Served(announced["url"], announced["pid"], folder)

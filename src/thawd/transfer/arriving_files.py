@@ -136,6 +136,12 @@ class ArrivingFile:
                 raise OSError(errno.EIO, self._failure or "the file is closed")
         return os.pread(self._fd, size, offset)
 
+    def expect(self, chunks: Sequence[int]) -> None:
+        """Fetch these chunks next, in this order: they will probably be used soon."""
+        with self._changed:
+            self._ahead.extend(chunk for chunk in chunks if self._state.get(chunk) == _MISSING)
+            self._changed.notify_all()
+
     def wait_for(self, chunks: Sequence[int], patience: Patience) -> None:
         """Wait until some of the expected chunks are there.
 

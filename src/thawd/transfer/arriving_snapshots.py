@@ -16,6 +16,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -112,11 +113,16 @@ class ArrivingSnapshot:
             if sent.disk is not None and disk is not None:
                 receiving.fill(sent.disk, disk)
             first = first_use.chunks_of(sent.extents, origin.first_use, around_bytes=READ_AHEAD_BYTES // 2)
-            self._file = self._arriving_file(at, first)
+            size = sent.sidecar.image_bytes
+            self._file = ArrivingFile(self._source, self._chunks, sent.extents, size, at, expected=first)
             held.callback(self._file.close)
             self._file.on_failure = self._fail
-            # Reads files of this machine, while the first contents arrive.
-            self._records = receiving.locate(sent.files, origin, disk=disk)
+            with ThreadPoolExecutor(1, thread_name_prefix="recall") as thread:
+                recalled = thread.submit(first_use.recall, self._source.place, len(self._chunks), **self._named)
+                # Reads files of this machine, while the first contents arrive.
+                self._records = receiving.locate(sent.files, origin, disk=disk)
+                self._known = recalled.result() or first
+            self._file.expect(self._known)
             write_list(at.with_suffix(FILES), self._records)
             image = self._image(draft.folder)
         self._file.wait_for(first, receiving.patience)
@@ -130,12 +136,6 @@ class ArrivingSnapshot:
             problem=None,
         )
         self._served = DetachedFile(size=self._file.size, read=image.read, on_end=self._end)
-
-    def _arriving_file(self, at: Path, first: list[int]) -> ArrivingFile:
-        self._known = first_use.recall(self._source.place, len(self._chunks), **self._named) or first
-        expected = list(dict.fromkeys([*first, *self._known]))
-        size = self._sent.sidecar.image_bytes
-        return ArrivingFile(self._source, self._chunks, self._sent.extents, size, at, expected=expected)
 
     def _image(self, folder: Path) -> ArrivingImage:
         origin = self._sent.sidecar.origin

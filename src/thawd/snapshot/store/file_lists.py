@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,7 @@ IN_DISK = "disk:"
 """Beginning of `FileRecord.at` for a file of the disk snapshot; the path in the process's temporary folder follows."""
 
 _LAYOUT = 1
+_READERS = 4
 # Devices without a state of their own: they are the same on every machine.
 _DEVICES = frozenset(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
 # A copy opens its own file at such a path (native/thaw_descriptors.c).
@@ -228,24 +230,22 @@ def located(
     Returns:
         The records with this machine's inodes and times, and a sentence for each file that does not fit.
     """
-    found: list[FileRecord] = []
-    problems: list[str] = []
-    for record in files:
+
+    def located_one(record: FileRecord) -> FileRecord | str:
         if record.kind == "missing":
-            found.append(record)
-            if not record.at.startswith(IN_DISK) and os.path.lexists(record.place):
-                problems.append(f"{record.place} exists, but was missing where the snapshot was made")
-            continue
+            is_there = not record.at.startswith(IN_DISK) and os.path.lexists(record.place)
+            return f"{record.place} exists, but was missing where the snapshot was made" if is_there else record
         try:
             status = _status_here(record, digests, disk, received)
         except (StoreError, OSError) as error:
-            problems.append(error.message if isinstance(error, StoreError) else f"{record.place}: {error.strerror}")
-            continue
+            return error.message if isinstance(error, StoreError) else f"{record.place}: {error.strerror}"
         frozen = record.frozen or (record.modified_ns, record.inode)
-        found.append(
-            msgspec.structs.replace(record, modified_ns=status.st_mtime_ns, inode=status.st_ino, frozen=frozen)
-        )
-    return found, problems
+        return msgspec.structs.replace(record, modified_ns=status.st_mtime_ns, inode=status.st_ino, frozen=frozen)
+
+    # A file that was written a moment ago has to be waited for; others are read meanwhile.
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="locate") as threads:
+        results = list(threads.map(located_one, files))
+    return [one for one in results if not isinstance(one, str)], [one for one in results if isinstance(one, str)]
 
 
 def _status_here(
