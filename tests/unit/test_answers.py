@@ -48,8 +48,8 @@ def in_two(status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = (), bod
     """The same answer as `whole`, in the two messages of ASGI."""
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        announced = (b"content-length", str(len(body)).encode())
-        await send({"type": "http.response.start", "status": status, "headers": [*headers, announced]})
+        announced = [] if status == 204 else [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": [*headers, *announced]})
         await send({"type": "http.response.body", "body": body})
 
     return application
@@ -73,6 +73,19 @@ def test_a_whole_answer_is_the_same_as_one_in_two_messages(answer: dict[str, Any
         assert one.written == two.written
         assert one.written
         assert one.is_closed == two.is_closed
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("headers", [(), ((b"x-name", b"a"),)])
+def test_an_answer_without_content_announces_no_length(headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    async def scenario() -> None:
+        wire = await answered(whole(204, headers))
+        assert wire.written.startswith(b"HTTP/1.1 204")
+        assert b"content-length" not in wire.written
+        assert b"transfer-encoding" not in wire.written
+        assert wire.written.endswith(b"\r\n\r\n")
+        assert not wire.is_closed
 
     asyncio.run(scenario())
 

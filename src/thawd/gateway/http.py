@@ -12,6 +12,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -316,8 +317,8 @@ def _too_large(limit_bytes: int, operation: str) -> RequestTooLargeException:
 def respond(
     send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
 ) -> Coroutine[Any, Any, None]:
-    """Send a complete answer. To be awaited."""
-    headers = [*headers, (b"content-length", b"%d" % len(body))]
+    """Send a complete answer. To be awaited. An answer 204 must have no body."""
+    headers = _with_length(status, headers, body)
     send_whole = getattr(getattr(send, "__self__", None), "send_whole", None)
     if send_whole is not None:  # thawd's own server; see `thawd.gateway.http_server.answers`
         coroutine: Coroutine[Any, Any, None] = send_whole(status, headers, body)
@@ -330,8 +331,17 @@ def respond_now(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]],
     send_now = getattr(getattr(send, "__self__", None), "send_now", None)
     if send_now is None:
         return False
-    was_sent: bool = send_now(status, [*headers, (b"content-length", b"%d" % len(body))], body)
+    was_sent: bool = send_now(status, _with_length(status, headers, body), body)
     return was_sent
+
+
+def _with_length(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> list[tuple[bytes, bytes]]:
+    """Add the length of the body. An answer 204 has neither.
+
+    Source: RFC 9110, section 8.6: "A server MUST NOT send a Content-Length header field in any response with a status
+    code of 1xx (Informational) or 204 (No Content)".
+    """
+    return [*headers] if status == HTTPStatus.NO_CONTENT else [*headers, (b"content-length", b"%d" % len(body))]
 
 
 async def _respond_in_two(send: Send, status: int, headers: Headers, body: bytes) -> None:

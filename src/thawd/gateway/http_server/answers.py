@@ -193,7 +193,8 @@ class Answer(RequestResponseCycle):
 
         Args:
             status: the HTTP status.
-            headers: names and values; one of them is ``content-length``, none is ``transfer-encoding``.
+            headers: names and values; one of them is ``content-length`` unless the status is 204, none is
+                ``transfer-encoding``.
             body: the body; it is not sent if the method is HEAD.
 
         Raises:
@@ -224,7 +225,7 @@ class Answer(RequestResponseCycle):
             return False
         names: tuple[bytes, ...]
         values: tuple[bytes, ...]
-        names, values = zip(*headers, strict=True)
+        names, values = zip(*headers, strict=True) if headers else ((), ())
         if names not in _checked_names:
             all_names = b"".join(names)
             is_lower = all_names.islower()

@@ -135,14 +135,14 @@ class QueueApi:
 def _selection(body: bytes) -> Selection:
     try:
         return msgspec.json.decode(body, type=Selection)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestContentException(f"The body does not select dead letters: {error}") from None
 
 
 def _removal(body: bytes) -> int:
     try:
         return msgspec.json.decode(body, type=_Undo).removal
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestContentException(f"The body does not name a removal: {error}") from None
 
 
