@@ -96,6 +96,28 @@ def test_starts_at_the_same_time_fetch_a_chunk_once(place: CountingPlace, folder
     assert sum(source.kept_bytes for source in sources) == 700
 
 
+def test_a_start_does_not_wait_long_for_another_one_whose_store_hangs(place: CountingPlace, folder: Path) -> None:
+    chunk = stored(place, 1)
+    cache = ChunkCache(folder, limit_bytes=1 << 20, spare_bytes=0, wait_s=0.05)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hang_once() -> None:
+        if not begun.is_set():
+            begun.set()
+            assert go_on.wait(30)
+
+    place.before_answer = hang_once
+    with ThreadPoolExecutor(1) as threads:
+        hanging = threads.submit(ChunkSource(place, cache).fetch, chunk)
+        assert begun.wait(30)
+        assert len(ChunkSource(place, cache).fetch(chunk)) == 100
+        assert not hanging.done()
+        go_on.set()
+        assert len(hanging.result()) == 100
+
+    assert len(place.fetched) == 2
+
+
 def test_when_one_start_cannot_fetch_a_chunk_the_next_one_tries(place: CountingPlace, folder: Path) -> None:
     chunk = stored(place, 1)
     cache = cache_in(folder)

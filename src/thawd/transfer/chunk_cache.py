@@ -43,12 +43,14 @@ class ChunkCache:
         folder: the folder; made when missing, with access for its owner alone.
         limit_bytes: the size of all chunks together, without the file system's own needs.
         spare_bytes: if less is free on the disk, nothing is added, and half of the chunks are removed.
+        wait_s: how long a thread waits for another one that fetches the same chunk.
     """
 
-    def __init__(self, folder: Path, *, limit_bytes: int, spare_bytes: int = 1 << 30) -> None:
+    def __init__(self, folder: Path, *, limit_bytes: int, spare_bytes: int = 1 << 30, wait_s: float = 5.0) -> None:
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._spare_bytes = spare_bytes
+        self._wait_s = wait_s
         self._lock = threading.Lock()
         self._fetching: dict[bytes, threading.Lock] = {}
         self._waiting: dict[bytes, int] = {}
@@ -91,14 +93,19 @@ class ChunkCache:
 
     @contextlib.contextmanager
     def fetching(self, chunk_id: bytes) -> Iterator[None]:
-        """Let one thread of this process at a time fetch a chunk; who waited finds it here."""
+        """Let one thread of this process at a time fetch a chunk; who waited finds it here.
+
+        If the other thread takes longer than `wait_s`, this one does not wait any more.
+        """
         with self._lock:
             lock = self._fetching.setdefault(chunk_id, threading.Lock())
             self._waiting[chunk_id] = self._waiting.get(chunk_id, 0) + 1
+        is_alone = lock.acquire(timeout=self._wait_s)
         try:
-            with lock:
-                yield
+            yield
         finally:
+            if is_alone:
+                lock.release()
             with self._lock:
                 self._waiting[chunk_id] -= 1
                 if not self._waiting[chunk_id]:
