@@ -145,6 +145,25 @@ async def test_a_check_that_could_not_start_a_process_is_repeated_by_the_next_st
     assert starter.thawed == ["found"]
 
 
+async def test_an_error_that_nobody_waited_for_is_not_that_of_a_later_start(tmp_path: Path) -> None:
+    spawner, snapshots, starter = made(tmp_path)
+    version = version_of("f")
+    await spawner.prepare(version)
+    snapshots.usable = OSError(11, "Resource temporarily unavailable")
+    start = asyncio.ensure_future(spawner.start(version))
+    await turns()
+    start.cancel()
+    await asyncio.wait([start])
+    snapshots.gate.set()
+    await turns()
+    assert "release found" in snapshots.calls
+
+    snapshots.usable = True
+    await spawner.start(version)
+
+    assert starter.thawed == ["found"]
+
+
 async def test_an_image_whose_version_is_retired_during_the_check_is_released_once(tmp_path: Path) -> None:
     spawner, snapshots, _ = made(tmp_path)
     version = version_of("f")
