@@ -3,6 +3,7 @@
 THAWD_CLUSTER_EVENTS=100000 runs a long history with four machines, each on a host of its own if the tests may make
 network namespaces; the default is a short one with three. THAWD_CLUSTER_SEED chooses other faults, and
 THAWD_CLUSTER_KILLS the least number of kills. THAWD_CLUSTER_MINUTES ends a history that takes longer.
+THAWD_CLUSTER_CALM_S are seconds without faults after each group of faults, in which most calls are made.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.integration.conftest import eventually
 
 EVENTS = int(os.environ.get("THAWD_CLUSTER_EVENTS", "20"))
 KILLS = int(os.environ.get("THAWD_CLUSTER_KILLS", "30" if EVENTS > 1000 else "1"))
+CALM_S = float(os.environ.get("THAWD_CLUSTER_CALM_S", "20" if EVENTS > 1000 else "0"))
 MINUTES = float(os.environ.get("THAWD_CLUSTER_MINUTES", "inf"))
 SEED = int(os.environ.get("THAWD_CLUSTER_SEED", "1"))
 IS_LONG = EVENTS > 1000
@@ -143,6 +145,7 @@ def test_no_failure_loses_an_event_runs_a_request_twice_or_exceeds_a_limit(root:
             faults.disturb(*faults.sample(2))
             while not is_enough():
                 faults.disturb(*faults.sample(3))
+                time.sleep(CALM_S)
                 if IS_LONG and not sum(faults.counts.values()) % 10:
                     print(faults.report().splitlines()[-1], dict(history.answers), flush=True)
                 print(f"{time.monotonic() - begun_s:.0f} s", len(history.accepted), len(history.answered), flush=True)
