@@ -114,6 +114,8 @@ endurance: setup  ## 2,000 thaws with every output compared; 1,000 random layout
 	THAWD_KILLS=20 $(BIN)/python -m pytest tests/integration/test_stream_sources.py -n 0 -s -k killed
 	THAWD_ORDERS=300 $(BIN)/python -m pytest tests/unit/test_room_any_order.py tests/unit/test_tenant_pools.py -n 0
 	THAWD_FUZZ=100000 $(BIN)/python -m pytest tests/conformance/test_fuzz.py -n 0 --timeout 3600
+	THAWD_FUZZ_RUNS=1000000 $(BIN)/python -m pytest tests/unit/test_chunk_format.py -n 0 --timeout 3600
+	THAWD_LAZY_THAWS=1000 $(BIN)/python -m pytest tests/integration/test_lazy_snapshots.py -n 0 -k several --timeout 3600
 	THAWD_CLUSTER_EVENTS=100000 THAWD_CLUSTER_KILLS=30 $(BIN)/python -m pytest tests/integration/test_cluster_history.py -n 0 -s --timeout 14400
 
 $(BIN)/mutmut: pyproject.toml | setup
