@@ -43,12 +43,14 @@ class Proxy:
     Attributes:
         at_commit: gets the connections to client and server, and the client's message, and passes it on or not. None:
             commits are passed on like everything else.
+        lost: the answer to the next statement with these bytes is lost, and the connection with it; None: to none.
         refuses: whether new connections are closed.
     """
 
     def __init__(self, server: Postgresql, folder: Path) -> None:
         self.folder = folder
         self.at_commit: Callable[[socket.socket, socket.socket, bytes], None] | None = None
+        self.lost: bytes | None = None
         self.refuses = False
         self._opened: list[socket.socket] = []
         self._target = str(server.folder / f".s.PGSQL.{DEFAULT_PORT}")
@@ -83,6 +85,10 @@ class Proxy:
                 if b"COMMIT" in data and self.at_commit is not None:
                     action, self.at_commit = self.at_commit, None
                     action(near, far, data)
+                    return
+                if self.lost is not None and self.lost in data:
+                    self.lost = None
+                    lose_the_answer(near, far, data)
                     return
                 far.sendall(data)
         for each in (near, far):
@@ -156,6 +162,17 @@ def test_a_caller_is_told_that_it_is_unknown_whether_a_transaction_happened(prox
         session.transact(insert(3), until=time.monotonic() + 1)
     assert not told.value.retryable
     assert PASSWORD not in str(told.value)
+
+
+def test_if_the_answer_to_the_question_is_lost_too_a_transaction_does_not_count_as_made(
+    server: Postgresql, proxy: Proxy, session: Session
+) -> None:
+    proxy.at_commit, proxy.lost = lose_the_commit, b"ON CONFLICT DO NOTHING"
+
+    with pytest.raises(UnknownOutcomeError, match="the answer to that question was lost"):
+        session.transact(insert(7), until=time.monotonic() + 20)
+
+    assert count(server, 7) == 0
 
 
 def test_a_transaction_that_did_not_reach_its_commit_is_known_not_to_have_happened(

@@ -235,7 +235,7 @@ def test_what_a_machine_has_received_once_it_does_not_fetch_again(project: Proje
     with project.up() as running:
         assert running.invoke("app", {"part": 2})[0][1] == right[2]
         eventually(lambda: not is_arriving(running), what="the whole image")
-        assert not (project.data / "chunks").exists()
+        assert not (project.data / "received-chunks").exists()
     assert store.served_bytes - served_bytes > PARTS * PART_BYTES
 
 

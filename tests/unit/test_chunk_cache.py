@@ -180,7 +180,6 @@ def test_the_least_recently_used_chunks_give_way(place: CountingPlace, folder: P
     source = ChunkSource(place, cache)
     source.fetch(chunks[0])
     for number, chunk in enumerate(chunks[1:], start=1):
-        os.utime(files(folder)[0])  # no effect on the order: each use sets the time anew
         source.fetch(chunk)
         source.fetch(chunks[0])
         kept_bytes = sum(path.stat().st_size for path in files(folder))
@@ -239,7 +238,7 @@ def test_what_a_killed_process_left_behind_is_removed(place: CountingPlace, fold
     chunk = stored(place, 1)
     ChunkSource(place, cache_in(folder)).fetch(chunk)
     [path] = files(folder)
-    old, new = path.with_name(".new-old"), path.with_name(".new-new")
+    old, new = path.with_name(f".new-{'0' * 16}"), path.with_name(f".new-{'1' * 16}")
     for left in (old, new):
         left.write_bytes(b"half")
     os.utime(old, (0, 0))
@@ -285,11 +284,41 @@ def test_chunks_of_buckets_and_registries_are_kept_but_not_those_of_a_folder(tmp
 
 
 def test_all_are_removed_when_none_are_to_be_kept(place: CountingPlace, tmp_path: Path) -> None:
-    ChunkSource(place, cache_in(tmp_path / "chunks")).fetch(stored(place, 1))
+    ChunkSource(place, cache_in(tmp_path / chunk_cache.FOLDER)).fetch(stored(place, 1))
     chunk_cache.remove(tmp_path)
     chunk_cache.remove(tmp_path)
 
     assert not list(tmp_path.iterdir())
+
+
+def test_a_store_of_chunks_or_anything_else_in_the_data_folder_is_never_removed(
+    place: CountingPlace, tmp_path: Path
+) -> None:
+    for name in ("chunks", "store", chunk_cache.FOLDER):
+        other = FolderPlace(tmp_path / name)
+        for key in (chunk_key(b"x" * 32), "snapshots/f/abc", "main-key"):
+            other.put(key, b"wanted")
+    cache = cache_in(tmp_path / chunk_cache.FOLDER, limit_bytes=10 * KIB)
+    ChunkSource(place, cache).fetch(stored(place, 1))
+    (tmp_path / chunk_cache.FOLDER / "ab").mkdir(exist_ok=True)
+    (tmp_path / chunk_cache.FOLDER / "ab" / "big").write_bytes(b"x" * 20 * KIB)
+    for number in range(2, 9):
+        ChunkSource(place, cache).fetch(stored(place, number, size=4 * KIB))
+    chunk_cache.remove(tmp_path)
+
+    assert (tmp_path / chunk_cache.FOLDER / "ab" / "big").exists()
+    for name in ("chunks", "store", chunk_cache.FOLDER):
+        for key in (chunk_key(b"x" * 32), "snapshots/f/abc", "main-key"):
+            assert FolderPlace(tmp_path / name).get(key, limit_bytes=99) == b"wanted"
+    assert len(files(tmp_path / chunk_cache.FOLDER)) == 4
+
+
+def test_if_the_folder_is_a_link_nothing_behind_it_is_removed(place: CountingPlace, tmp_path: Path) -> None:
+    ChunkSource(place, cache_in(tmp_path / "elsewhere")).fetch(stored(place, 1))
+    (tmp_path / chunk_cache.FOLDER).symlink_to(tmp_path / "elsewhere")
+    chunk_cache.remove(tmp_path)
+
+    assert len(files(tmp_path / "elsewhere")) == 1
 
 
 def test_a_new_version_fetches_only_what_has_changed(tmp_path: Path) -> None:

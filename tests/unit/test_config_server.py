@@ -111,3 +111,16 @@ def test_the_log_format_is_text_json_or_journald(tmp_path: Path) -> None:
     assert load(tmp_path, HELLO).server.log_format == "text"
     problem = only_mistake(tmp_path, "[server]\nlog_format = 'xml'\n" + HELLO)
     assert (problem.key, problem.allowed) == ("server.log_format", '"text" or "json" or "journald"')
+
+
+@pytest.mark.parametrize("store", [".thawd", ".thawd/snapshots", ".thawd/snapshots/shared"])
+def test_a_store_of_chunks_cannot_be_among_thawds_own_files(tmp_path: Path, store: str) -> None:
+    problem = only_mistake(tmp_path, f"[server]\nsnapshot_store = '{store}'\n" + HELLO)
+
+    assert problem.key == "server.snapshot_store"
+    assert problem.allowed == "a folder of its own, a bucket or a registry"
+
+
+@pytest.mark.parametrize("store", [".thawd/store", "snapshots", ".thawd-shared"])
+def test_a_store_of_chunks_can_be_in_any_other_folder(tmp_path: Path, store: str) -> None:
+    assert load(tmp_path, f"[server]\nsnapshot_store = '{store}'\n" + HELLO).server.snapshot_store == tmp_path / store

@@ -25,7 +25,7 @@ _OWN_FOLDERS = frozenset(
         "images",
         "tmp",
         "snapshots",
-        "chunks",
+        "received-chunks",
         "aws",
         "uv",
         "cluster",

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -23,8 +23,11 @@ from typing import NamedTuple
 
 from thawd.resources import RemoteBucket
 
-_FOLDER = "chunks"
+FOLDER = "received-chunks"
+"""Name of the folder in the data folder."""
+
 _UNFINISHED = ".new-"
+_NAME = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62}|\.new-[0-9a-f]{16})\Z")
 _ABANDONED_S = 3600.0
 # When the limit is reached, so much room is made at once.
 _ROOM = 0.1
@@ -149,19 +152,27 @@ class ChunkCache:
     def _listed(self) -> Iterator[_Kept]:
         """All chunks. Removes what processes left behind that died while they wrote."""
         abandoned_ns = time.time_ns() - int(_ABANDONED_S * 1e9)
-        for folder, _, names in os.walk(self._folder):
-            for name in names:
-                path = Path(folder) / name
+        for one in _files(self._folder):
+            if not one.path.name.startswith(_UNFINISHED):
+                yield one
+            elif one.used_ns < abandoned_ns:
                 with contextlib.suppress(OSError):
-                    status = path.lstat()
-                    if not name.startswith(_UNFINISHED):
-                        yield _Kept(status.st_mtime_ns, status.st_size, path)
-                    elif status.st_mtime_ns < abandoned_ns:
-                        path.unlink()
+                    one.path.unlink()
 
     def _path(self, chunk_id: bytes) -> Path:
         digits = chunk_id.hex()
         return self._folder / digits[:2] / digits
+
+
+def _files(folder: Path) -> Iterator[_Kept]:
+    """The files that a cache has written, by their names; others that lie among them are none of its business."""
+    for inner, _, names in os.walk(folder):
+        for name in names:
+            path = Path(inner) / name
+            if path.parent.parent == folder and _NAME.match(f"{path.parent.name}/{name}"):
+                with contextlib.suppress(OSError):
+                    status = path.lstat()
+                    yield _Kept(status.st_mtime_ns, status.st_size, path)
 
 
 def cache_for(where: Path | RemoteBucket, data: Path, *, limit_bytes: int) -> ChunkCache | None:
@@ -174,9 +185,17 @@ def cache_for(where: Path | RemoteBucket, data: Path, *, limit_bytes: int) -> Ch
     """
     if not isinstance(where, RemoteBucket) or not limit_bytes or not data.is_dir():
         return None
-    return ChunkCache(data / _FOLDER, limit_bytes=limit_bytes)
+    return ChunkCache(data / FOLDER, limit_bytes=limit_bytes)
 
 
 def remove(data: Path) -> None:
-    """Remove all chunks that are kept in the data folder `data`."""
-    shutil.rmtree(data / _FOLDER, ignore_errors=True)
+    """Remove all chunks that are kept in the data folder `data`, and nothing else that lies among them."""
+    folder = data / FOLDER
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    for kept in _files(folder):
+        with contextlib.suppress(OSError):
+            kept.path.unlink()
+    for part in [*folder.iterdir(), folder]:
+        with contextlib.suppress(OSError):  # it contains something else, or is a file
+            part.rmdir()

@@ -40,6 +40,7 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
         )
     if "snapshot_store" in values:
         values["snapshot_store"] = _snapshot_store(values["snapshot_store"], reader, environ=environ)
+        _require_own_folder(values["snapshot_store"], Path(data), reader)
     if "state" in values:
         values["state"] = read_url(
             values["state"],
@@ -83,6 +84,13 @@ def _snapshot_store(text: str, reader: Reader, *, environ: Mapping[str, str]) ->
     read = read_registry_url if text.startswith(f"{REGISTRY}://") else read_bucket_url
     place = read(text, reader.findings, path=("server", "snapshot_store"), environ=environ)
     return None if place is None else RemoteBucket(name="snapshot_store", **place)
+
+
+def _require_own_folder(store: Path | RemoteBucket | None, data: Path, reader: Reader) -> None:
+    """Refuse a store of chunks among thawd's own files, which would be taken for each other."""
+    if isinstance(store, Path) and (store == data or (data / "snapshots") in (store, *store.parents)):
+        found, allowed = f"a folder with thawd's own files, {store}", "a folder of its own, a bucket or a registry"
+        reader.findings.add(("server", "snapshot_store"), found=found, allowed=allowed)
 
 
 def _from_environment(name: str, text: str) -> object:

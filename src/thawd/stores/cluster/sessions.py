@@ -151,22 +151,38 @@ class Session:
         """Whether a transaction whose commit was not answered has happened. If it has not, it never will.
 
         If the server still works on the transaction, the statement waits until that has ended.
+
+        Raises:
+            UnknownOutcomeError: the database has not said; or the answer to an earlier question was lost, too, so that
+                the number may be that of the question.
         """
+        import psycopg
+
+        lost_answers = 0
+
+        def store(connection: PatientConnection) -> int:
+            nonlocal lost_answers
+            try:
+                return connection.execute(
+                    "INSERT INTO operations (id) VALUES (%s) ON CONFLICT DO NOTHING", (operation,)
+                ).rowcount
+            except psycopg.Error as error:
+                lost_answers += _lost(error)
+                raise
+
         try:
-            stored = self.run(
-                lambda connection: (
-                    connection.execute(
-                        "INSERT INTO operations (id) VALUES (%s) ON CONFLICT DO NOTHING", (operation,)
-                    ).rowcount
-                ),
-                until=until,
-            )
+            stored = self.run(store, until=until)
         except StoreError as error:
-            raise UnknownOutcomeError(
-                f"{self._url}: the connection broke while a change was committed, and the database has not said since "
-                f"then whether the change was made ({error.message}); look at what you changed before you repeat it"
-            ) from None
-        return stored == 0
+            raise self._unknown(error.message) from None
+        if not stored and lost_answers:
+            raise self._unknown("the answer to that question was lost")
+        return not stored
+
+    def _unknown(self, why: str) -> UnknownOutcomeError:
+        return UnknownOutcomeError(
+            f"{self._url}: the connection broke while a change was committed, and the database has not said since "
+            f"then whether the change was made ({why}); look at what you changed before you repeat it"
+        )
 
     def break_off(self) -> None:
         """Make running and later operations fail soon. May be called from another thread."""
