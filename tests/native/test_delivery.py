@@ -5,17 +5,17 @@ Copies of copies work, too.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.native.engine import Case, Engine, Trial, cases_of, require
+from tests.native.engine import Case, Engine, Trial, cases_of, end_of, require
 
 CASES = {case.name: case for case in cases_of("delivery", "generations")}
 COMPLETE = 64  # FREEZE_COMPLETE of native/freeze.h
@@ -65,39 +65,31 @@ def test_descriptors_arrive_under_their_numbers(trial: Callable[..., Trial], ord
         os.close(fd)
 
 
-@contextlib.contextmanager
-def lent(number: int) -> Iterator[None]:
-    """Use a descriptor's number for a while.
-
-    If it is in use here, such as for another test's socket, restore it afterwards.
-    """
-    try:
-        owner = os.dup(number)
-    except OSError:
-        owner = -1
-    try:
-        yield
-    finally:
-        if owner < 0:
-            os.close(number)
-        else:
-            os.dup2(owner, number, inheritable=False)
-            os.close(owner)
+# Opens files under these numbers, in a process where nothing else uses them, and becomes thaw.
+AS_NUMBERS = """
+import os, sys
+folder, pairs, command = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
+for pair in pairs:
+    number, place = pair.split("=")
+    fd = os.open(f"{folder}/for {number}", os.O_RDONLY)
+    os.dup2(fd, int(place))
+    if fd != int(place):
+        os.close(fd)
+os.execv(command[0], command)
+"""
 
 
 def test_descriptors_whose_numbers_are_swapped_arrive(trial: Callable[..., Trial]) -> None:
     """The numbers 40, 41 and 42 swap cyclically, and 500 stays. No order of dup2 calls alone can do this."""
     one = frozen(trial, CASES["descriptors"])
-    outside = {41: 40, 42: 41, 40: 42, 500: 500}
-    options = [word for number, place in outside.items() for word in ("--fd", f"{number}={place}")]
-    with contextlib.ExitStack() as undo:
-        for number, place in outside.items():
-            undo.enter_context(lent(place))
-            fd = opened(one.folder, number)
-            os.dup2(fd, place)
-            os.close(fd)
-        for _ in range(3):
-            require(one.case, one.thaw(thaw_options=options, pass_fds=tuple(outside.values())))
+    pairs = ("41=40", "42=41", "40=42", "500=500")
+    for number in (40, 41, 42, 500):
+        os.close(opened(one.folder, number))
+    thaw = [one.engine.thaw, *(word for pair in pairs for word in ("--fd", pair)), one.image]
+    for _ in range(3):
+        command = [sys.executable, "-c", AS_NUMBERS, one.folder, ",".join(pairs), *thaw]
+        copy = one.keeper.start(command, identity=one.identity, stdin=subprocess.PIPE)
+        require(one.case, end_of(copy))
 
 
 def test_a_descriptor_that_was_to_be_passed_and_was_not_is_a_refusal(trial: Callable[..., Trial]) -> None:
