@@ -339,8 +339,7 @@ class Spawner:
             OSError: the machine could not start a process.
         """
         while origin.why_no_image is None and (origin.frozen is None or (checked and origin.frozen.unchecked)):
-            # If all who waited were cancelled, the task may have ended long ago, and its error is not this start's.
-            if origin.freezing is None or origin.freezing.done():
+            if origin.freezing is None or origin.freezing.done():  # done: all who waited for it were cancelled
                 origin.freezing = asyncio.get_running_loop().create_task(self._find_or_make(origin))
                 # Retrieve the task's exception in any case: asyncio logs an exception that nobody retrieves.
                 origin.freezing.add_done_callback(lambda task: task.cancelled() or task.exception())
