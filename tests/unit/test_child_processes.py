@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -14,7 +15,9 @@ import textwrap
 import pytest
 
 from tests.unit.execution_fakes import claim, within
+from thawd.environments import child_processes
 from thawd.environments.child_processes import Children, with_descendants
+from thawd.environments.init_phase import InitError
 
 
 def test_a_forked_process_that_was_reaped_before_it_is_watched_keeps_its_status() -> None:
@@ -87,6 +90,39 @@ def test_a_process_whose_start_had_begun_when_all_were_killed_is_killed_as_soon_
         assert late.killed
 
     claim(work)
+
+
+@pytest.mark.parametrize("is_killed_before", [False, True])
+def test_a_process_that_has_lost_its_channel_was_killed_by_the_platform_only_if_it_still_ran(
+    is_killed_before: bool,
+) -> None:
+    async def work() -> None:
+        children = Children()
+        process = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # noqa: ASYNC220
+        process.returncode = 0  # `Children` reaps it, not Popen
+        child = children.watch(process.pid)
+        if is_killed_before:
+            os.kill(process.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
+        child.make_sure()
+        assert await within(child.ended) == signal.SIGKILL
+        assert InitError.of_exit(child).from_outside == is_killed_before
+
+    claim(work)
+
+
+def test_a_process_is_about_to_end_before_it_closes_its_channel() -> None:
+    """If the kernel closed a channel first, an environment that was killed from outside would look killed by us."""
+    for _ in range(30):
+        ours, theirs = socket.socketpair()
+        process = subprocess.Popen(["sleep", "1000"], pass_fds=[theirs.fileno()])
+        theirs.close()
+        assert child_processes._runs(process.pid)
+        process.kill()
+        assert ours.recv(1) == b""
+        assert not child_processes._runs(process.pid)
+        process.wait()
+        ours.close()
 
 
 def test_sweeping_strays_takes_no_exit_status_from_the_platforms_own_programs() -> None:

@@ -7,12 +7,22 @@ import traceback
 
 import pytest
 
-from tests.unit.execution_fakes import House, ask, environment_of, invocation, turns, until, warm, within
+from tests.unit.execution_fakes import (
+    FakeEnvironment,
+    House,
+    ask,
+    environment_of,
+    invocation,
+    turns,
+    until,
+    warm,
+    within,
+)
 from thawd.environments.init_phase import InitError
 from thawd.errors import NoRoomError, ServiceException
 from thawd.scheduling import room as room_module
 from thawd.scheduling import start_failures as failures_module
-from thawd.scheduling.leases import Lease
+from thawd.scheduling.leases import Lease, PoolRetiredError
 
 
 async def test_after_a_start_that_took_past_the_deadline_and_failed_the_request_is_told(
@@ -236,6 +246,107 @@ async def test_a_provisioned_environment_that_dies_at_once_again_and_again_is_no
             environment_of(Lease(pool.all()[0], None)).die()  # idle: it has never served
         await turns(3)
     assert len(house.spawner.begun) < 10
+
+
+async def test_a_provisioned_environment_that_something_else_kills_during_init_is_restarted_after_a_back_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(failures_module, "_FIRST_S", 0.02)
+    house = House()
+    pool = house.pool(provisioned_concurrency=1)
+    house.spawner.failure = InitError("signal: killed", b"{}", from_outside=True)
+    await within(pool.provision())
+    await turns(200)
+    assert len(house.spawner.begun) == 1
+    assert pool.provisioned_failures.reason == "signal: killed"
+    house.spawner.failure = None
+    house.spawner.immediate = True
+    await until(lambda: pool.counts()["idle"] == 1)
+
+
+async def test_a_request_whose_start_something_else_killed_gets_another_one_while_one_environment_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(failures_module, "_FIRST_S", 0.02)
+    house = House()
+    pool = house.pool()
+    await warm(house, pool)
+    held = await pool.acquire(invocation())
+    task = ask(pool)
+    await turns()
+    house.spawner.fail(InitError("killed", b"{}", from_outside=True))
+    house.spawner.immediate = True
+    lease = await within(task)
+    assert lease.environment is not held.environment
+
+
+async def test_a_start_that_something_else_killed_holds_nothing_back_if_no_request_waits() -> None:
+    house = House()
+    pool = house.pool()
+    await warm(house, pool)
+    held = await pool.acquire(invocation())
+    task = ask(pool)
+    await turns()
+    pool.release(held)
+    await within(task)
+    house.spawner.fail(InitError("killed", b"{}", from_outside=True))
+    await turns()
+    assert not pool.failures.backs_off()
+
+
+async def dying(house: House) -> FakeEnvironment:
+    """Let the oldest start succeed with an environment that has just lost its channel."""
+    environment = house.spawner.succeed()
+    environment.dying = True
+    await turns()
+    return environment
+
+
+async def test_environments_that_are_ready_but_dying_are_unused_deaths_and_the_third_fails_the_request() -> None:
+    house = House()
+    pool = house.pool()
+    started = []
+    pool.on_started = lambda: started.append(True)
+    task = ask(pool)
+    for number in range(3):
+        await until(lambda: house.spawner.under_way)
+        environment = await dying(house)
+        assert len(house.spawner.begun) == number + 1  # none is started before its death is counted
+        assert not task.done()
+        environment.die()
+    with pytest.raises(InitError, match="killed"):
+        await within(task)
+    assert pool.failures.backs_off()
+    assert started == []
+    house.assert_nothing_leaked(pool)
+
+
+async def test_provisioned_environments_that_are_ready_but_dying_are_no_crash_loop() -> None:
+    house = House()
+    pool = house.pool(provisioned_concurrency=1)
+    provision = asyncio.ensure_future(pool.provision())
+    for _ in range(3):
+        await until(lambda: house.spawner.under_way)
+        (await dying(house)).die()
+    await within(provision)
+    await turns(200)
+    assert len(house.spawner.begun) == 3
+    assert pool.provisioned_failures.backs_off()
+    house.assert_nothing_leaked(pool)
+
+
+async def test_an_environment_that_is_dying_when_its_pool_has_retired_is_killed() -> None:
+    house = House()
+    pool = house.pool()
+    task = ask(pool)
+    await turns()
+    pool.retire()
+    environment = await dying(house)
+    await until(environment.ended.is_set)
+    with pytest.raises(PoolRetiredError):
+        await within(task)
+    assert pool.empty.is_set()
+    house.assert_nothing_leaked(pool)
 
 
 async def test_where_no_process_is_left_an_idle_environment_gives_its_own() -> None:

@@ -26,6 +26,7 @@ _EXECUTING_S = 0.1
 # will reap a child that has been dead for longer than this.
 _UNCLAIMED_S = 5.0
 _SESSIONS = 4096
+_PF_EXITING = 0x4
 _MARKER = b"THAWD_ENVIRONMENT="
 _IN_GROUP = re.compile(r"/thawd-\d+-([0-9a-f]{32})$", re.MULTILINE)
 
@@ -55,10 +56,20 @@ class Child:
         """Kill the process and its group, unless it has ended."""
         if not self.ended.done():
             self.killed = True
-            self.make_sure()
+            self._kill_group()
 
     def make_sure(self) -> None:
-        """Kill the process and its group, in case they still run, for example after its channel was closed."""
+        """Kill the process and its group, in case they still run, for example after its channel was closed.
+
+        Set `killed` only if the process still ran: the end of a process that something else has killed closes its
+        channels, too.
+        """
+        if _runs(self.pid):
+            self.kill()
+        else:
+            self._kill_group()
+
+    def _kill_group(self) -> None:
         for kill in (os.killpg, os.kill):
             try:
                 kill(self.pid, signal.SIGKILL)
@@ -324,6 +335,19 @@ def _exists(pid: int) -> bool:
 def _is_zombie(pid: int) -> bool:
     state = _state_and_session(pid)
     return state is not None and state[0] == "Z"
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process exists and is not about to end; False if that is unknown.
+
+    Source: proc_pid_stat(5), state and flags; PF_EXITING in the kernel's include/linux/sched.h. The kernel sets this
+    flag before it closes the descriptors of a process that ends.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return fields[0] not in (b"Z", b"X") and not int(fields[6]) & _PF_EXITING
+    except (OSError, IndexError, ValueError):
+        return False
 
 
 def _state_and_session(pid: int) -> tuple[str, int] | None:

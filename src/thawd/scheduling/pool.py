@@ -41,8 +41,6 @@ from thawd.scheduling.room import Room
 from thawd.scheduling.start_failures import StartFailures, copy_of
 from thawd.system.flag import Flag
 
-_TURNS_TO_SPAWN = 2  # turns of the event loop between reserving room for an environment and spawning its process
-
 
 class Pool(PoolSpare):
     """The environments of one version.
@@ -270,19 +268,6 @@ class Pool(PoolSpare):
         self._line.fail(PoolRetiredError)
         self._set_if_empty()
 
-    def idle_longest_since_s(self) -> float | None:
-        """Return when the environment that has been idle longest became idle (`Occupant.idle_longest_since_s`)."""
-        if self._room.spares.has(self):
-            return 0.0  # the lowest time there is, so that the spare is ended before any idle environment
-        return next((environment.idle_since for environment in self.idle_longest_first()), None)
-
-    def end_oldest_idle(self) -> None:
-        """End the spare or, if there is none, the environment that is idle longest (`Occupant.end_oldest_idle`)."""
-        if self._room.spares.has(self):
-            self._room.spares.drop(self)
-        elif idle := self.idle_longest_first():
-            self._end(idle[0], after_turns=_TURNS_TO_SPAWN)
-
     def _wants_provisioned(self) -> bool:
         """Return whether a provisioned environment is missing and may be started now."""
         return self._missing_provisioned() > 0 and not self.provisioned_failures.backs_off()
@@ -325,19 +310,18 @@ class Pool(PoolSpare):
             self._started(environment, provisioned=provisioned)
 
     def _started(self, environment: Environment, *, provisioned: bool) -> None:
-        (self.provisioned_failures if provisioned else self.failures).succeeded()
-        if self.on_started is not None:
-            self.on_started()
         environment.provisioned = provisioned
         environment.on_end = self._on_end
         self._busy.add(environment)
         if environment.ended.is_set():  # the environment died immediately after it became ready
             self._on_end(environment)
-        elif self.retired or environment.dying:
-            self._busy.discard(environment)
+        elif self.retired:
             self._end(environment)
-        else:
+        elif not environment.dying:  # else its process ends soon, and `_on_end` counts a death before the first use
             self._busy.discard(environment)
+            self._failures_of(environment).succeeded()
+            if self.on_started is not None:
+                self.on_started()
             self._available(environment, init_ms=None if provisioned else environment.init_ms)
             self._check_at_rest()
 
@@ -347,11 +331,12 @@ class Pool(PoolSpare):
     def _failed(self, error: InitError | ServiceException, *, provisioned: bool = False) -> None:
         """Record a failed start. Fail the waiting requests if nothing else can serve them."""
         if provisioned:
-            self.provisioned_failures.failed(error)
+            self.provisioned_failures.failed(error, is_repeated=True)
             self.grow()  # requests that waited for this start get one of their own
             return
-        self.failures.failed(error)
-        if self._starting == 0 and not self._busy:
+        is_served = bool(self._starting or self._busy)
+        self.failures.failed(error, is_repeated=is_served and bool(self._line))
+        if not is_served:
             self._line.fail(lambda: copy_of(error))
 
     def _available(self, environment: Environment, *, init_ms: float | None) -> None:

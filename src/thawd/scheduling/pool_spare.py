@@ -1,4 +1,4 @@
-"""The spare of a pool: the part of a pool that `thawd.scheduling.spares` uses, and the part that uses it."""
+"""The spare of a pool: the part of a pool that `thawd.scheduling.spares` uses, and the part that uses it or ends it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from thawd.environments.environment import Environment
 from thawd.environments.version import Version
 from thawd.scheduling.room import Occupant, Room
 from thawd.system.flag import Flag
+
+_TURNS_TO_SPAWN = 2  # turns of the event loop between reserving room for an environment and spawning its process
 
 
 class PoolSpare(Occupant):
@@ -57,6 +59,26 @@ class PoolSpare(Occupant):
         elif self._room.spares.died(self, spare):
             self._room.release(self)
         self._set_if_empty()
+
+    def idle_longest_since_s(self) -> float | None:
+        """Return when the environment that has been idle longest became idle (`Occupant.idle_longest_since_s`)."""
+        if self._room.spares.has(self):
+            return 0.0  # the lowest time there is, so that the spare is ended before any idle environment
+        return next((environment.idle_since for environment in self.idle_longest_first()), None)
+
+    def end_oldest_idle(self) -> None:
+        """End the spare or, if there is none, the environment that is idle longest (`Occupant.end_oldest_idle`)."""
+        if self._room.spares.has(self):
+            self._room.spares.drop(self)
+        elif idle := self.idle_longest_first():
+            self._end(idle[0], after_turns=_TURNS_TO_SPAWN)
+
+    def idle_longest_first(self) -> list[Environment]:
+        """Return the idle environments without the provisioned ones, longest idle first."""
+        raise NotImplementedError
+
+    def _end(self, environment: Environment, *, after_turns: int = 0) -> None:
+        raise NotImplementedError
 
     def _set_if_empty(self) -> None:
         raise NotImplementedError

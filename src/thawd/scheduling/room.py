@@ -29,7 +29,7 @@ _WATCH_S = 0.1
 # `_START_TRIES` tries in all. To free memory, one idle environment is ended after the second failure, and another after
 # every `_TRIES_FOR_EACH` further failures. No environment is ended after the first failure, because memory may become
 # free anyway: if an environment was ended to make room for this start, its process is killed only after the first try
-# (`thawd.scheduling.pool._TURNS_TO_SPAWN`).
+# (`thawd.scheduling.pool_spare._TURNS_TO_SPAWN`).
 _START_TRIES = 20
 _TRIES_FOR_EACH = 5
 _RETRY_S = 0.05

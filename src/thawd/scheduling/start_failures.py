@@ -1,7 +1,8 @@
 """The failed starts of one pool: how long to wait before the next start, and with which error requests fail until then.
 
 Guarantees:
-- after a failed start there is a back-off, unless something outside thawd had killed the process;
+- after a failed start there is a back-off, unless something outside thawd had killed the process and no other start
+  follows until the next request comes;
 - if the init phase failed at publication, the first request repeats it without a back-off.
 """
 
@@ -81,9 +82,16 @@ class StartFailures:
         self.failed(error)
         self._first_try_left = True
 
-    def failed(self, error: InitError | ServiceException) -> None:
-        """A start has failed: back off, unless something outside thawd was the cause."""
-        if (isinstance(error, InitError) and error.from_outside) or self.backs_off():
+    def failed(self, error: InitError | ServiceException, *, is_repeated: bool = False) -> None:
+        """A start has failed: back off, unless something outside thawd was the cause.
+
+        Args:
+            error: why it failed.
+            is_repeated: whether another start follows without a new request. Then back off in any case: the same thing
+                may kill each process, for example because the machine is out of memory.
+        """
+        is_excused = isinstance(error, InitError) and error.from_outside and not is_repeated
+        if is_excused or self.backs_off():
             return
         self._in_a_row += 1
         wait_s = backoff_s(self._in_a_row, first_s=_FIRST_S, longest_s=_LONGEST_S)
