@@ -86,7 +86,7 @@ class Scripted:
 
 
 @asynccontextmanager
-async def scripted(folder: Path, **function: Any) -> AsyncIterator[Scripted]:
+async def scripted(folder: Path, *, closes: bool = False, **function: Any) -> AsyncIterator[Scripted]:
     version = Platform(folder, "", concurrency=8, **function).version
     stream = LogStream(FunctionLog(folder / "f.log", max_bytes=1 << 20), version="1", identifier="x")
     channels = Channels.open()
@@ -98,8 +98,9 @@ async def scripted(folder: Path, **function: Any) -> AsyncIterator[Scripted]:
     channels.close_process_ends()
     await environment.connect(no_services)
     environment.adopt(Children().watch(process.pid))
-    theirs.sendall(frames.encode(frames.READY, {"pid": 1, "init_ms": 1.0}))
+    theirs.sendall(frames.encode(frames.READY, {"pid": 1, "init_ms": 1.0, "closes": closes}))
     await within(environment.ready)
+    environment.mark_ready(init_ms=1.0)
     try:
         yield Scripted(environment, theirs)
     finally:
@@ -150,5 +151,24 @@ def test_if_the_process_ends_all_its_invocations_fail_and_later_ones_at_once(tmp
             (late,) = await within(asyncio.gather(*made.run(1)))
             assert json.loads(late.payload)["errorType"] == "Runtime.ExitError"
             assert made.environment.busy_since is None
+
+    claim(work)
+
+
+def test_only_an_idle_application_gets_time_for_its_shutdown(tmp_path: Path) -> None:
+    """One that is killed while it answers, for example because it exceeds its memory limit, ends immediately."""
+
+    async def work() -> None:
+        for is_busy in (False, True):
+            async with scripted(tmp_path, closes=True) as made:
+                running = made.run(2 * is_busy)
+                await until(lambda: len(made.environment._running) == len(running))  # noqa: B023
+                made.environment.kill()
+                assert made.environment.child is not None
+                assert made.environment.child.leaving != is_busy
+                results = await within(asyncio.gather(*running))
+                assert [json.loads(each.payload)["errorType"] for each in results] == 2 * is_busy * [
+                    "Runtime.ExitError"
+                ]
 
     claim(work)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.processes.real_spawner import Platform, descriptors, invocation, no_services, platform
-from tests.unit.execution_fakes import claim, within
+from tests.unit.execution_fakes import claim, until, within
 from thawd.environments import environment as environments
 from thawd.environments.channels import Channels
 from thawd.environments.child_processes import Children
@@ -106,6 +106,28 @@ def test_an_idle_environment_keeps_no_answer_in_memory(tmp_path: Path) -> None:
             await asyncio.sleep(0)  # the loop itself holds the answer until the turn in which it came has ended
             holders = [type(each).__name__ for each in gc.get_referrers(body)]
             assert holders == []
+
+    claim(work)
+
+
+def test_an_environment_whose_caller_has_gone_gets_no_time_for_its_applications_shutdown(tmp_path: Path) -> None:
+    """Its handler may still run."""
+
+    async def work() -> None:
+        code = "import time\ndef handler(e, c):\n    time.sleep(e)"
+        async with platform(tmp_path, code, snapshot=False) as made:
+            environment = await within(made.spawner.start(made.version))
+            environment._closes = True
+            await within(environment.invoke(invocation(0), init_ms=None))
+            running = asyncio.ensure_future(environment.invoke(invocation(600), init_ms=None))
+            await until(lambda: environment.busy_since is not None)
+            running.cancel()
+            await asyncio.wait([running])
+            assert environment.busy_since is None
+            environment.kill()
+            assert environment.child is not None
+            assert not environment.child.leaving
+            await within(environment.ended.wait())
 
     claim(work)
 

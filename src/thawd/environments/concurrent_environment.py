@@ -109,6 +109,9 @@ class ConcurrentEnvironment(Environment):
                 self._give_up(number)
             return timed_out(invocation.request_id, self.version.function.timeout_s, peak_kib=peak_kib)
 
+    def _may_compute(self) -> bool:
+        return bool(self._running)
+
     def _attach(self, number: int, stream: ResponseStream) -> None:
         """Let the invocation's stream take the parts of its answer from now on."""
         stream.executed_version = self.version.number

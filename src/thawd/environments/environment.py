@@ -125,6 +125,7 @@ class Environment:
         self._expected = 0
         self._answer: InlineFuture[list[Answer]] | None = None
         self._deadline = InvocationDeadline(self._on_timeout)
+        self._is_unanswered = False
         self._timed_out = False
         self._peak_kib = 0
         self._closes = False
@@ -204,7 +205,7 @@ class Environment:
         self.dying = True
         if self.child is None:
             return
-        is_idle = self._answer is None and self.ready.done()
+        is_idle = self.ready.done() and not self._may_compute()
         if self._extensions is not None and is_idle:
             if self.suspender is not None:
                 self.suspender.busy(self)  # a stopped process cannot handle SIGTERM
@@ -214,6 +215,10 @@ class Environment:
             self._let_close(self.child)
             return
         self.child.kill()
+
+    def _may_compute(self) -> bool:
+        """Return whether the process may still run a handler, perhaps that of an invocation whose caller has gone."""
+        return self._is_unanswered
 
     def _let_close(self, child: Child) -> None:
         """Let an idle process run its application's shutdown, because its channel ends; kill it 2 seconds later."""
@@ -299,8 +304,10 @@ class Environment:
             tails.start(lambda invocation: self.log.start(invocation.request_id))
         self._deadline.begin(self.version.function.timeout_s)
         try:
+            self._is_unanswered = True
             self._send(invocations)
             answers = await self._answer
+            self._is_unanswered = False
         except Ended as ended:
             limit_s = self.version.function.timeout_s
             answers = [
