@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from thawd.gateway.s3 import parts as object_parts
-from thawd.gateway.s3.files import Upload, clear_staging
+from thawd.gateway.s3.files import Upload, clear_staging, explained
 from thawd.gateway.s3.parts import PartFolder
+from thawd.resources import Bucket
+from thawd.system import folders
 
 pytestmark = pytest.mark.in_memory
 
@@ -73,3 +76,33 @@ def test_uploads_begun_while_staging_is_cleared_survive(tmp_path: Path) -> None:
         upload.discard()
         assert (tmp_path / f"k{number}").read_bytes() == b"%d" % number
     assert list((tmp_path / ".thawd-staging").iterdir()) == []
+
+
+def test_an_upload_makes_its_folders_again_if_another_one_removes_them_as_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = os.fsencode(tmp_path)
+    removed: list[bytes] = []
+    sync = folders.sync
+
+    def sync_and_remove(folder: bytes) -> None:
+        sync(folder)
+        if folder == root and not removed:
+            removed.append(folder)
+            (tmp_path / "x").rmdir()  # as an upload of the key x does
+
+    monkeypatch.setattr(folders, "sync", sync_and_remove)
+    upload = Upload(root)
+    upload.consume(b"content")
+
+    upload.publish(b"x/y/z", exclusive=False)
+
+    assert removed
+    assert (tmp_path / "x/y/z").read_bytes() == b"content"
+
+
+def test_what_others_removed_is_a_conflict_as_long_as_the_bucket_exists(tmp_path: Path) -> None:
+    bucket = Bucket(name="uploads", path=tmp_path / "uploads")
+    assert explained(FileNotFoundError(errno.ENOENT, "missing"), bucket).code == "NoSuchBucket"
+    bucket.path.mkdir()
+    assert explained(FileNotFoundError(errno.ENOENT, "missing"), bucket).code == "OperationAborted"

@@ -117,13 +117,13 @@ class Upload:
     def _place(self, target: bytes, key: bytes, *, exclusive: bool) -> None:
         """Give the file its name, in place of folders without files: S3 has no folders, so nothing is in the way."""
         for left in reversed(range(_PLACINGS)):
-            _make_folders(self.root, key)
             try:
+                _make_folders(self.root, key)
                 if exclusive:
                     os.link(self._path, target, follow_symlinks=False)
                 else:
                     os.rename(self._path, target)
-            except (IsADirectoryError, FileExistsError):
+            except (IsADirectoryError, FileExistsError):  # not of `_make_folders`, which raises neither
                 is_folder = os.path.isdir(target) and not os.path.islink(target)
                 if exclusive and not is_folder and os.path.lexists(target):
                     raise S3Error(412, "PreconditionFailed", "An object with this key already exists") from None
@@ -305,7 +305,9 @@ def explained(error: OSError, bucket: Bucket) -> S3Error:
         return S3Error(
             400, "KeyTooLongError", "A part of the key between slashes is longer than a file name may be (255 bytes)"
         )
-    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY):
+    # A folder of the key that is missing again and again is removed by others that need a file there.
+    is_gone = error.errno == errno.ENOENT and bucket.path.is_dir()
+    if is_gone or error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY):
         return S3Error(
             409,
             "OperationAborted",
