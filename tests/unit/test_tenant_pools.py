@@ -270,6 +270,28 @@ async def test_an_environment_that_nobody_has_used_goes_to_the_first_tenant_and_
     assert green.environment is not prepared
 
 
+async def test_a_failed_start_keeps_no_tenant_from_an_environment_that_nobody_has_used() -> None:
+    house = House(immediate=True)
+    pool = house.pool(tenants=True, provisioned_concurrency=1)
+    await pool.provision()
+    (prepared,) = pool.all()
+    pool.failures.failed(InitError("the start of another tenant's environment failed", b"{}"))
+    assert (await within(ask(pool, tenant_id="blue"))).environment is prepared
+
+
+async def test_a_tenant_that_waits_gets_an_environment_of_nobody_as_soon_as_it_is_ready() -> None:
+    house = House(max_environments=1)
+    pool = house.pool(tenants=True, provisioned_concurrency=1)
+    provision = asyncio.ensure_future(pool.provision())
+    await turns()
+    blue = ask(pool, tenant_id="blue")
+    await turns()
+    assert len(house.spawner.begun) == 1  # there is no room for another one
+    prepared = house.spawner.succeed()
+    assert (await within(blue)).environment is prepared
+    await within(provision)
+
+
 async def test_a_spare_of_the_version_serves_the_next_tenant() -> None:
     house = House(immediate=True, spares=1)
     house.spawner.parks = []

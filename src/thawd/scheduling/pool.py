@@ -143,7 +143,7 @@ class Pool(PoolSpare):
             return self._lease(environment, None, alone=invocation.alone)
         if self.retired:
             raise PoolRetiredError
-        if not (self._idle or self._busy):
+        if not (self._has_idle() or self._busy):
             self.failures.check()
         self.failures.asked()
         if len(self._line) >= self._max_waiting:
@@ -198,9 +198,13 @@ class Pool(PoolSpare):
         """Return whether a request in line could begin in an environment, or needs a new one (see `Candidate`)."""
         if not self._line:
             return False
-        if self._idle or self._can_join():
+        if self._has_idle() or self._can_join():
             return True
         return self._lacks_starts() and not self.retired and not self.failures.backs_off()
+
+    def _has_idle(self) -> bool:
+        """Return whether `_take_idle` may find an environment."""
+        return bool(self._idle)
 
     def _can_join(self) -> bool:
         """Return whether the next request could join others in a busy environment."""

@@ -175,6 +175,16 @@ class TenantPools(Pool):
             pool.close()
             self._set_if_empty()
 
+    def has_unused(self) -> bool:
+        """Return whether `take_unused` may find an environment."""
+        return self._has_idle()
+
+    def _available(self, environment: Environment, *, init_ms: float | None) -> None:
+        super()._available(environment, init_ms=init_ms)
+        if environment in self._idle:
+            for pool in list(self._tenants.values()):
+                pool.look_for_unused()
+
     def _set_if_empty(self) -> None:
         if not self._tenants:
             super()._set_if_empty()
@@ -215,6 +225,14 @@ class _TenantPool(Pool):
     def _started(self, environment: Environment, *, provisioned: bool) -> None:
         environment.tenant_id = self.tenant_id
         super()._started(environment, provisioned=provisioned)
+
+    def look_for_unused(self) -> None:
+        """If a request waits, let it have an environment that no tenant has used."""
+        if self._line:
+            self._cores.queue(self, self.share)
+
+    def _has_idle(self) -> bool:
+        return super()._has_idle() or self._pools.has_unused()
 
     def _take_idle(self) -> Environment | None:
         """Remove and return an idle environment: the tenant's own or, if there is none, one that no tenant has used."""
