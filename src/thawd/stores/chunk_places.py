@@ -8,6 +8,7 @@ replaces it. All methods block, and several threads may call them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -19,8 +20,10 @@ from typing import NamedTuple, Protocol
 from thawd.errors import ResourceNotFoundException, StoreError, StoreFullError
 from thawd.resources import RemoteBucket
 from thawd.stores.objects.remote import PAGE_OBJECTS, BucketStore
+from thawd.system import folders
 
 _KEY = re.compile(r"[A-Za-z0-9_()-]+(/[A-Za-z0-9_()-]+)*\Z")
+_FOLDER = re.compile(r"[A-Za-z0-9_()-]+\Z")
 _UNFINISHED = ".new-"
 _FULL = (28, 122)  # ENOSPC, EDQUOT
 
@@ -89,7 +92,7 @@ class FolderPlace:
         """See `ChunkPlace.put`."""
         path = self._path(key)
         with _explained(path):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make(path.parent)
             written = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
             try:
                 with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
@@ -100,6 +103,7 @@ class FolderPlace:
             except BaseException:
                 written.unlink(missing_ok=True)
                 raise
+            _sync_names(path.parent)
 
     def get(self, key: str, *, limit_bytes: int) -> bytes:
         """See `ChunkPlace.get`."""
@@ -125,11 +129,10 @@ class FolderPlace:
 
     def listed(self, prefix: str) -> Iterator[PlacedObject]:
         """See `ChunkPlace.listed`."""
-        for folder, _, names in os.walk(self._path(prefix)):
-            for name in names:
-                key = str((Path(folder) / name).relative_to(self._folder))
-                if _KEY.match(key) and (found := self.find(key)) is not None:
-                    yield found
+        for path in _files_below(self._path(prefix)):
+            key = str(path.relative_to(self._folder))
+            if _KEY.match(key) and (found := self.find(key)) is not None:
+                yield found
 
     def remove(self, key: str) -> None:
         """See `ChunkPlace.remove`."""
@@ -138,11 +141,15 @@ class FolderPlace:
             path.unlink(missing_ok=True)
 
     def remove_unfinished(self, *, before_unix_s: float) -> int:
-        """Remove what processes left behind that died while they wrote, if it is older. Returns the number of files."""
+        """Remove what processes left behind that died while they wrote, if it is older. Returns the number of files.
+
+        Raises:
+            StoreError: a folder cannot be listed, or a file cannot be removed (HTTP 500).
+        """
         removed = 0
-        for folder, _, names in os.walk(self._folder):
-            for path in (Path(folder) / name for name in names if name.startswith(_UNFINISHED)):
-                with contextlib.suppress(FileNotFoundError), _explained(path):
+        for path in _files_below(self._folder):
+            if path.name.startswith(_UNFINISHED):
+                with _explained(path), contextlib.suppress(FileNotFoundError):
                     if path.lstat().st_mtime < before_unix_s:
                         path.unlink()
                         removed += 1
@@ -215,6 +222,56 @@ class BucketPlace:
 
     def _key(self, key: str) -> str:
         return self._bucket.prefix + _checked(key)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """What lies in a folder at any depth and is no folder itself; nothing if there is no such folder.
+
+    Folders whose names cannot be part of a key, such as ``lost+found``, are passed over. `os.walk` is not used: it
+    passes over folders that cannot be listed, too, and a record that is not listed counts as one that was removed.
+
+    Raises:
+        StoreError: a folder cannot be listed (HTTP 500).
+    """
+    waiting = [folder]
+    while waiting:
+        one = waiting.pop()
+        files: list[Path] = []
+        with _explained(one), contextlib.suppress(FileNotFoundError), os.scandir(one) as entries:
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    files.append(Path(entry.path))
+                elif _FOLDER.match(entry.name):
+                    waiting.append(Path(entry.path))
+        yield from files
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and its missing parents durably, each with access for its owner alone.
+
+    Raises:
+        OSError: one cannot be made.
+    """
+    if folder.is_dir():
+        return
+    _make(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _sync_names(folder.parent)
+
+
+def _sync_names(folder: Path) -> None:
+    """Sync the names in a folder, if its file system can do that: SMB cannot (EINVAL).
+
+    Raises:
+        OSError: the disk failed.
+    """
+    try:
+        folders.sync(folder)
+    except PermissionError:
+        pass  # a folder cannot be synced without the right to read it
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
 
 
 def _checked(key: str) -> str:

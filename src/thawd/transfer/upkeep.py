@@ -76,8 +76,9 @@ def clean_up(place: ChunkPlace, *, max_age_s: float | None = None, grace_s: floa
     for one in list(place.listed(RECORDS)) if max_age_s is not None else []:
         if max_age_s is not None and one.modified_unix_s < now_s - max_age_s:
             found = place.find(one.key)
-            # A record that was sent again since the listing stays.
-            if found is not None and found.modified_unix_s == one.modified_unix_s:
+            # A record that was sent again since the listing stays. The two times of one object may differ: a bucket's
+            # listing has milliseconds, and its answer about one object has whole seconds.
+            if found is not None and found.modified_unix_s < now_s - max_age_s:
                 place.remove(one.key)
                 old += 1
     _remove_pointers(place)
