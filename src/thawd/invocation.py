@@ -135,6 +135,7 @@ class Invocation:
         on_result: called with the result as soon as it is known, so that the caller can use it before the platform
             writes log lines, counts the invocation and releases the environment. It must not wait. It is not called if
             there is a log tail, or if no environment ran the invocation. The result is returned in any case.
+        on_leased: called when it has got its environment, before it runs there. It must neither wait nor fail.
         forwarded: whether another machine of the cluster has sent it here, so that it must not be sent on.
         leased_s: when it got its environment, ``time.monotonic()`` seconds; 0: it has none yet.
         is_always_recorded: whether it is recorded even if others of its function are not.
@@ -158,6 +159,7 @@ class Invocation:
     alone: bool = False
     tenant_id: str | None = None
     on_result: Callable[[Result], None] | None = None
+    on_leased: Callable[[], None] | None = None
     forwarded: bool = False
     leased_s: float = 0.0
     arrived_s: float = 0.0
@@ -165,6 +167,12 @@ class Invocation:
     traced: TracedInvocation | None = None
     is_always_recorded: bool = False
     answered_status: int = 0
+
+    def lease_begins(self) -> None:
+        """Record that it has got its environment now."""
+        self.leased_s = time.monotonic()
+        if self.on_leased is not None:
+            self.on_leased()
 
 
 @dataclass(slots=True)

@@ -30,7 +30,11 @@ FAILED = Result(b'{"errorType": "E"}', function_error="Unhandled")
 
 
 class FakeDispatcher:
-    """Answers invocations with what the test put into `outcomes`. The last one is repeated."""
+    """Answers invocations with what the test put into `outcomes`. The last one is repeated.
+
+    Attributes:
+        leases: whether invocations get an environment before they wait for `gate`.
+    """
 
     def __init__(self, function: Function) -> None:
         self.function = function
@@ -39,6 +43,7 @@ class FakeDispatcher:
         self.gate = asyncio.Event()
         self.gate.set()
         self.running = 0
+        self.leases = True
         self.most = 0
         self.broken = ""
         self.share = 64
@@ -63,6 +68,8 @@ class FakeDispatcher:
             raise ValueError("a mistake of ours")
         self.running += 1
         self.most = max(self.most, self.running)
+        if self.leases:
+            invocation.lease_begins()
         try:
             await self.gate.wait()
         finally:

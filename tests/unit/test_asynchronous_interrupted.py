@@ -61,6 +61,26 @@ def test_what_was_under_way_when_the_invoker_was_stopped_runs_again_with_the_sam
     claim(work)
 
 
+@pytest.mark.parametrize("leases", [True, False])
+def test_only_an_event_that_has_an_environment_is_marked_as_running(tmp_path: Path, leases: bool) -> None:
+    """An event that waits for an environment cannot be the one that kills the server."""
+
+    async def work() -> None:
+        async with Post(tmp_path, marks=True) as post:
+            post.dispatcher.leases = leases
+            post.dispatcher.gate.clear()
+            await post.accept()
+            await until(lambda: post.dispatcher.running)
+            marks = post.queue._marks
+            assert marks is not None
+            assert len(marks._slots) == leases
+            post.dispatcher.gate.set()
+            await post.settled()
+            assert not marks._slots
+
+    claim(work)
+
+
 def test_an_event_that_kills_the_server_again_and_again_is_given_up(tmp_path: Path) -> None:
     async def after() -> None:
         async with Post(tmp_path, marks=True) as post:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,6 +155,64 @@ def test_an_old_record_that_is_sent_again_meanwhile_stays(
     monkeypatch.setattr(place, "find", sent_again)
     assert upkeep.clean_up(place, max_age_s=5 * DAY_S).records == 0
     assert record in place.objects
+
+
+def test_old_records_are_removed_if_a_listing_has_milliseconds_and_a_single_answer_has_not(machine: Machine) -> None:
+    class WholeSeconds(MemoryPlace):
+        def find(self, key: str) -> PlacedObject | None:
+            found = super().find(key)
+            return None if found is None else found._replace(modified_unix_s=float(int(found.modified_unix_s)))
+
+    place = WholeSeconds(now_s=1000.832)
+    send(machine, place, "1")
+    place.now_s += 100
+
+    assert upkeep.clean_up(place, max_age_s=50).records == 1
+
+
+@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "no"), OSError(errno.EIO, "disk")])
+def test_if_records_cannot_be_listed_no_chunk_is_removed(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    place = FolderPlace(tmp_path / "shared")
+    sending.send(machine.store, machine.freeze(), place, KEY)
+    chunks = sorted(one.key for one in place.listed("chunks"))
+    scandir = os.scandir
+
+    def fail(path: os.PathLike[str]) -> Any:
+        if Path(path).name == "classify":
+            raise error
+        return scandir(path)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "scandir", fail)
+        for grace_s in (86400.0, 0.0, 0.0):
+            with pytest.raises(StoreError, match="classify"):
+                upkeep.clean_up(place, grace_s=grace_s)
+
+    assert sorted(one.key for one in place.listed("chunks")) == chunks
+    assert not upkeep.verify(place, KEY)
+
+
+def test_folders_that_contain_no_objects_are_passed_over(machine: Machine, tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path / "shared")
+    sending.send(machine.store, machine.freeze(), place, KEY)
+    (tmp_path / "shared" / "lost+found").mkdir(mode=0o000)
+    (tmp_path / "shared" / "chunks" / "lost+found").mkdir(mode=0o000)
+
+    assert upkeep.clean_up(place).removed == 0
+    assert not list(place.listed("nothing"))
+
+
+def test_all_folders_of_a_new_store_belong_to_their_owner_alone(tmp_path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        FolderPlace(tmp_path / "shared" / "store").put("snapshots/f/abc", b"x")
+    finally:
+        os.umask(mask)
+    made = [tmp_path / "shared" / name for name in (".", "store", "store/snapshots", "store/snapshots/f")]
+
+    assert [path.stat().st_mode & 0o777 for path in made] == [0o700] * 4
 
 
 def test_with_a_damaged_record_nothing_is_removed(machine: Machine, place: MemoryPlace) -> None:

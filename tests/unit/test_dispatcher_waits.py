@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.unit.execution_fakes import FakeEnvironment, turns, until, version_of, within
+from tests.unit.execution_fakes import FakeEnvironment, Machine, invocation, turns, until, version_of, within
 from tests.unit.test_dispatcher import Desk, origin, with_versions
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts.origin import Obstacle
@@ -335,3 +335,20 @@ async def test_names_versions_and_most_environments_are_those_of_what_is_declare
     desk.busy()[0].answer.set_result(Result(b"1"))  # type: ignore[union-attr]
     await within(task)
     await until(lambda: len(desk.dispatcher.versions()) == 1)
+
+
+async def test_an_invocation_reports_its_environment_when_it_has_one_and_not_while_it_waits() -> None:
+    machine = Machine()
+    await machine.serve("f")
+    waiting = invocation()
+    leased: list[float] = []
+    waiting.on_leased = lambda: leased.append(waiting.leased_s)
+    task = asyncio.ensure_future(machine.dispatcher.invoke(waiting))
+    await until(lambda: machine.spawner.under_way)
+    assert leased == []
+    environment = machine.spawner.succeed()
+    await until(lambda: environment.answer is not None)
+    assert leased == [waiting.leased_s]
+    assert environment.answer is not None
+    environment.answer.set_result(Result(b"1"))
+    await within(task)

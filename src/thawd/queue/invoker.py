@@ -380,10 +380,10 @@ class AsyncInvoker:
                 free_slot()
                 await self._dead_letter(event, function, cause, result=None)
                 return
-            self._queue.begins(event)
+            invocation = lane.invocation_of(event, wait_s=function.maximum_event_age_s - age_s)
+            invocation.on_leased = partial(self._queue.begins, event)
             try:
-                wait_s = function.maximum_event_age_s - age_s
-                result = await self._dispatcher.invoke(lane.invocation_of(event, wait_s=wait_s))
+                result = await self._dispatcher.invoke(invocation)
             except TooManyRequestsException:
                 raise NotNowError from None
             except RecursiveInvocationException as error:

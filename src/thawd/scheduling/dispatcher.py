@@ -399,7 +399,7 @@ class Dispatcher:
             except InitError as error:
                 document = error.document_for(invocation.request_id)
                 return Result(document, function_error="Unhandled", start_kind=StartKind.COLD)
-        invocation.leased_s = time.monotonic()
+        invocation.lease_begins()
         if lease.batch is not None:
             return await family.run_item(entry, lease.batch, invocation)
         self._room.began(lease.environment)
