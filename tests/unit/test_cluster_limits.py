@@ -10,7 +10,6 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -22,7 +21,8 @@ from thawd.cluster.limits import Member
 from thawd.cluster.shares import fair_share
 from thawd.errors import NotMemberError, TooManyRequestsException
 from thawd.resources import Function
-from thawd.scheduling.function_entries import FunctionEntry
+from thawd.scheduling.function_entries import FunctionEntry, VersionEntry
+from thawd.scheduling.load import Load
 from thawd.stores.cluster.concurrency import Claim, Share, raised
 from thawd.stores.cluster.leases import Lease, now_s
 from thawd.telemetry.metrics import FunctionMetrics
@@ -82,8 +82,8 @@ class Machine:
         self.running, self.lease = [], None
         self.member = Member(self.name, self.membership)
         function = Function(name="f", handler="f.f", code=Path("f"), timeout_s=TIMEOUT_S)
-        latest = SimpleNamespace(function=msgspec.structs.replace(function, reserved_concurrency=self.limit))
-        self.family = cast(FunctionEntry, SimpleNamespace(latest=latest, running=0, in_flight=0))
+        limited = msgspec.structs.replace(function, reserved_concurrency=self.limit)
+        self.family = FunctionEntry(limited, cast(FunctionMetrics, None))
 
     def membership(self) -> Lease | None:
         return self.lease if self.lease is not None and self.now_s < self.lease.ends_s else None
@@ -91,7 +91,7 @@ class Machine:
     def turn(self, now_s: float) -> None:
         self.now_s = now_s
         self.running = [end_s for end_s in self.running if end_s > now_s]
-        self.family.running = self.family.in_flight = len(self.running)
+        run(self.family, len(self.running))
 
     def try_to_begin(self, duration_s: float) -> bool:
         function = self.family.latest.function
@@ -201,6 +201,13 @@ def renew(machine: Machine, database: Database, tokens: Any) -> None:
     database.leases[machine.name] = (token, now_s + LEASE_S)
 
 
+def run(family: FunctionEntry, count: int) -> None:
+    """Have `count` invocations of the newest version run, and none wait."""
+    family.load, family.in_flight = Load(), count
+    for _ in range(count):
+        family.load.add(family.latest.function)
+
+
 def test_a_machine_without_a_lease_says_why_it_does_nothing() -> None:
     member = Member("a", lambda: None)
     with pytest.raises(NotMemberError, match="cut off from its cluster"):
@@ -217,18 +224,60 @@ def test_an_invocation_that_waited_does_not_begin_without_a_lease_or_a_share() -
     family = FunctionEntry(function, cast(FunctionMetrics, None))
     family.cluster = member
     member.got({"f": [Share("a", 1, 1, True)]}, cast(Lease, leases[-1]))
-    family.begin(family.latest)
+    family.begin(function)
     with pytest.raises(TooManyRequestsException):
-        family.begin(family.latest)
+        family.begin(function)
     # Its lease ends, and it gets another one, for which no shares are agreed yet.
-    family.running = 0
+    run(family, 0)
     leases.append(None)
     with pytest.raises(NotMemberError):
-        family.begin(family.latest)
+        family.begin(function)
     leases.append(Lease("machine", 8, now_s() + 1000))
     with pytest.raises(TooManyRequestsException):
-        family.begin(family.latest)
+        family.begin(function)
     assert family.running == 0
+
+
+def test_a_share_lingers_as_long_as_anything_that_runs_or_could_begin_although_timeouts_became_shorter() -> None:
+    lease = Lease("machine", 7, now_s() + 1000)
+    member = Member("a", lambda: lease)
+    slow = Function(name="f", handler="f.f", code=Path("f"), reserved_concurrency=4, timeout_s=600)
+    quick = msgspec.structs.replace(slow, timeout_s=10)
+    family = FunctionEntry(slow, cast(FunctionMetrics, None))
+    member.got({"f": [Share("a", 2, 0, True)]}, lease)
+    assert member.claims([family], lease)["f"].lingers_s > 600
+    # Given an invocation of a version that was replaced by one with a shorter timeout
+    family.load.add(slow)
+    family.in_flight = 1
+    family.latest.function = quick
+    for _ in range(3):
+        assert member.claims([family], lease)["f"].lingers_s > 600
+    # When it has ended
+    family.load.remove(slow)
+    family.in_flight = 0
+    member.claims([family], lease)
+    assert member.claims([family], lease)["f"].lingers_s < 20
+    # Then only a published version can begin that may run long
+    family.published["1"] = VersionEntry(slow, "1")
+    assert member.claims([family], lease)["f"].lingers_s > 600
+
+
+def test_invocations_keep_their_part_of_a_limit_although_a_new_version_runs_more_in_one_environment() -> None:
+    lease = Lease("machine", 7, now_s() + 1000)
+    member = Member("a", lambda: lease)
+    alone = Function(name="f", handler="f.f", code=Path("f"), reserved_concurrency=4)
+    many = msgspec.structs.replace(alone, concurrency=10)
+    family = FunctionEntry(alone, cast(FunctionMetrics, None))
+    family.cluster = member
+    run(family, 2)
+    family.latest.function = many
+    assert member.claims([family], lease)["f"].held == 2
+    member.got({"f": [Share("a", 3, 0, True)]}, lease)
+    # One environment is left for the new version, and it has ten places
+    for _ in range(10):
+        family.begin(many)
+    with pytest.raises(TooManyRequestsException):
+        family.begin(many)
 
 
 def test_events_that_wait_for_a_share_make_it_grow() -> None:
@@ -241,7 +290,7 @@ def test_events_that_wait_for_a_share_make_it_grow() -> None:
     member.got({"f": [Share("a", 2, 0, True), Share("b", 4, 0, True)]}, lease)
     # Given four events, of which two run
     assert family.at_once_here(4, running=2) == 2
-    family.running = family.in_flight = 2
+    run(family, 2)
     # When the machine says what it needs, it asks for four, and later no longer
     assert member.claims([family], lease)["f"].wanted == 4
     assert member.claims([family], lease)["f"].wanted == 2

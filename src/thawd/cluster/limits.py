@@ -49,6 +49,7 @@ class Member:
         self._denied: dict[str, int] = {}
         self._waiting: dict[str, int] = {}
         self._last: dict[str, Claim] = {}
+        self._timeouts_s: dict[str, int] = {}  # the longest timeout of each function at the last exchange
         self._gone_s: dict[str, float] = {}  # when all invocations of a removed function have ended
         self._exchanged = asyncio.Event()
         self.drained = ""
@@ -114,15 +115,17 @@ class Member:
             lease: this machine's lease.
         """
         agreed = self._counts if lease.token == self._token else {}
-        claims, counts = {}, {}
+        claims, counts, timeouts_s = {}, {}, {}
         for family in families:
             function = family.latest.function
             limit = function.reserved_concurrency or 0
-            each = function.most_in_environment
-            running = math.ceil(family.running / each)
+            running = family.load.environments
+            timeout_s = timeouts_s[function.name] = family.longest_timeout_s
             if not limit and not running:
                 continue
-            in_flight = math.ceil(family.in_flight / each)
+            each = function.most_in_environment
+            waiting = family.in_flight - family.running
+            in_flight = running + math.ceil(max(0, waiting - family.load.places) / each)
             unserved = self._denied.get(function.name, 0) + self._waiting.get(function.name, 0)
             wanted = in_flight + math.ceil(unserved / each)
             count = min(limit, agreed.get(function.name, 0))
@@ -132,12 +135,14 @@ class Member:
                 count = min(count, max(fair, in_flight))
             counts[function.name] = count
             held = max(count, running)
-            lingers_s = function.timeout_s + _ENDING_S
+            # An invocation that got its environment before the version was replaced may begin only now.
+            lingers_s = max(timeout_s, self._timeouts_s.get(function.name, 0)) + _ENDING_S
             claims[function.name] = Claim(limit, held=held, wanted=wanted, lingers_s=lingers_s)
         if lease.token == self._token:
             self._counts = counts
         self._denied.clear()
         self._waiting.clear()
+        self._timeouts_s = timeouts_s
         self._last = claims | self._of_removed(claims)
         return self._last
 

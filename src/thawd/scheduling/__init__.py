@@ -5,6 +5,7 @@ package `thawd.environments` starts the environments.
 
 - `dispatcher`: runs all invocations: finds the version, applies concurrency limits
 - `function_entries`: the dispatcher's record of each function: versions, pools, aliases
+- `load`: what a function's running invocations need of its concurrency limit
 - `pool`: the environments of one version: leases, starts and ends them
 - `pool_requests`: the requests of one version that wait for an environment
 - `core_admission`: which request runs next when the processor cores are occupied

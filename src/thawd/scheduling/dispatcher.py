@@ -401,12 +401,12 @@ class Dispatcher:
                 return Result(document, function_error="Unhandled", start_kind=StartKind.COLD)
         invocation.lease_begins()
         if lease.batch is not None:
-            return await family.run_item(entry, lease.batch, invocation)
+            return await family.run_item(pool.version.function, lease.batch, invocation)
         self._room.began(lease.environment)
-        running = 0
+        begun = False
         try:
-            family.begin(entry)
-            running = 1
+            family.begin(pool.version.function)
+            begun = True
             return await lease.environment.invoke(invocation, init_ms=lease.init_ms)
         except asyncio.CancelledError:
             # The caller is gone and nobody would read the answer. The handler may still run, so the environment cannot
@@ -415,7 +415,7 @@ class Dispatcher:
                 lease.environment.kill()
             raise
         finally:
-            family.running -= running
+            family.end(pool.version.function, begun=begun)
             if lease.environment.busy_since is None:
                 self._room.finished(lease.environment)
             pool.release(lease)

@@ -18,6 +18,7 @@ from thawd.invocation import Invocation, Result
 from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
 from thawd.scheduling.batch_runs import BatchRun
 from thawd.scheduling.keep_alive import FIXED, Policy, policy_of
+from thawd.scheduling.load import Load
 from thawd.scheduling.pool import Pool
 from thawd.system.flag import Flag
 from thawd.telemetry.metrics import FunctionMetrics
@@ -109,7 +110,7 @@ class FunctionEntry:
         aliases: by alias, the versions that its invocations go to, and their shares, which add up to 1.
         asynchronous: by qualifier, the fields of `Function` that have other values in its asynchronous invocations.
         in_flight: number of invocations that wait or run.
-        running: number of invocations that run.
+        load: the invocations that run, by what they need of a concurrency limit.
         cluster: says what this machine may do as a member of a cluster; None: it runs alone.
         metrics: metrics of all versions together.
     """
@@ -120,9 +121,21 @@ class FunctionEntry:
         self.aliases = NO_ALIASES
         self.asynchronous = _NO_CHANGES
         self.in_flight = 0
-        self.running = 0
+        self.load = Load()
         self.cluster: ClusterPart | None = None
         self.metrics = metrics
+
+    @property
+    def running(self) -> int:
+        """Number of invocations that run."""
+        return self.load.running
+
+    @property
+    def longest_timeout_s(self) -> int:
+        """The longest timeout of an invocation that runs, or that could begin: each version has its own."""
+        declared = (entry.function.timeout_s for entry in self.all())
+        served = (entry.served.timeout_s for entry in self.all())
+        return max(*declared, *served, self.load.longest_timeout_s)
 
     @property
     def reserved(self) -> int | None:
@@ -165,8 +178,11 @@ class FunctionEntry:
         self.cluster.wait(self.latest.function.name, max(0, most - running))
         return min(most, reserved * self.latest.function.most_in_environment)
 
-    def begin(self, entry: VersionEntry) -> None:
+    def begin(self, function: Function) -> None:
         """Count an invocation that begins to run now. In a cluster, its share may have ended while it waited.
+
+        Args:
+            function: the settings of the version that runs it.
 
         Raises:
             NotMemberError: this machine is cut off from its cluster (503).
@@ -175,25 +191,30 @@ class FunctionEntry:
         if self.cluster is not None:
             self.cluster.require_member()
             reserved = self.reserved
-            if reserved is not None and self.running >= reserved * entry.function.most_in_environment:
+            if reserved is not None and self.load.environments_with(function) > reserved:
                 raise TooManyRequestsException(RATE_EXCEEDED, reason=RESERVED_CONCURRENCY_REACHED)
-        self.running += 1
+        self.load.add(function)
 
-    async def run_item(self, entry: VersionEntry, batch: BatchRun, invocation: Invocation) -> Result:
+    def end(self, function: Function, *, begun: bool) -> None:
+        """Count an invocation no longer, if it has begun."""
+        if begun:
+            self.load.remove(function)
+
+    async def run_item(self, function: Function, batch: BatchRun, invocation: Invocation) -> Result:
         """Run an item of a batch that is about to begin.
 
         Raises:
             ThawdError: as `begin`; the item is not in the batch then.
         """
         try:
-            self.begin(entry)
+            self.begin(function)
         except ThawdError:
             batch.leave(invocation)
             raise
         try:
             return await batch.result_of(invocation)
         finally:
-            self.running -= 1
+            self.load.remove(function)
 
     def find(self, qualifier: str | None) -> VersionEntry | None:
         """Return the version that an invocation of `qualifier` goes to; None: there is none."""
