@@ -231,8 +231,11 @@ def test_a_request_that_waits_runs_on_the_first_machine_with_an_environment(tmp_
         # Given two machines whose only environments are busy, a request in the line of the first one, and one more
         try:
             eventually(lambda: machines_of(a)["b"]["free_environments"] == 1)
+            # A request that enters at a machine without an image runs on one that has it.
+            for each in both.values():
+                eventually(lambda each=each: each.function("app")["state"] == "Active", what="an image on each machine")
             send(first)
-            eventually(lambda: state()[0] == 1)
+            eventually(lambda: state()[0] == 1, what="a request on the first machine")
             send(second)
             eventually(lambda: state()[:2] == (1, 1), what="a forwarded request")
             in_line = send(first)

@@ -140,6 +140,27 @@ def test_records_that_are_too_old_are_removed_first(machine: Machine, place: Mem
     assert [key for key in place.objects if key.startswith("snapshots/")] == [second]
 
 
+def test_old_records_are_removed_from_a_store_that_shows_whole_seconds_of_one_object(
+    machine: Machine, place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.now_s = int(place.now_s) + 0.75
+    send(machine, place, "1")
+    place.now_s += 10 * DAY_S
+    find = place.find
+
+    def in_whole_seconds(key: str) -> PlacedObject | None:
+        found = find(key)
+        return found and found._replace(modified_unix_s=float(int(found.modified_unix_s)))
+
+    def listed_exactly(prefix: str) -> list[PlacedObject]:
+        return [found for key in list(place.objects) if key.startswith(prefix + "/") and (found := find(key))]
+
+    monkeypatch.setattr(place, "find", in_whole_seconds)
+    monkeypatch.setattr(place, "listed", listed_exactly)
+    assert upkeep.clean_up(place, max_age_s=5 * DAY_S).records == 1
+    assert not [key for key in place.objects if key.startswith("snapshots/")]
+
+
 def test_an_old_record_that_is_sent_again_meanwhile_stays(
     machine: Machine, place: MemoryPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,19 +176,6 @@ def test_an_old_record_that_is_sent_again_meanwhile_stays(
     monkeypatch.setattr(place, "find", sent_again)
     assert upkeep.clean_up(place, max_age_s=5 * DAY_S).records == 0
     assert record in place.objects
-
-
-def test_old_records_are_removed_if_a_listing_has_milliseconds_and_a_single_answer_has_not(machine: Machine) -> None:
-    class WholeSeconds(MemoryPlace):
-        def find(self, key: str) -> PlacedObject | None:
-            found = super().find(key)
-            return None if found is None else found._replace(modified_unix_s=float(int(found.modified_unix_s)))
-
-    place = WholeSeconds(now_s=1000.832)
-    send(machine, place, "1")
-    place.now_s += 100
-
-    assert upkeep.clean_up(place, max_age_s=50).records == 1
 
 
 @pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "no"), OSError(errno.EIO, "disk")])
