@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,8 +106,10 @@ def test_what_a_handler_leaves_running_ends_with_its_environment(running: Runnin
         answer, error = running.invoke("app", {"do": action})
         assert error is None, answer
         os.kill(answer["pid"], signal.SIGKILL)
-        # Until the process has ended, the platform does not know about the kill and may lease the environment again.
-        eventually(lambda pid=answer["pid"]: not Path(f"/proc/{pid}").exists(), what="the end of the environment")
+        # Until the platform knows that the process has ended, it may lease the environment again.
+        eventually(
+            lambda pid=answer["pid"]: pid not in running.function("app")["processes"], what="the end of the environment"
+        )
     # A template, if there is one, is the only process left that is not an idle environment.
     eventually(
         lambda: len(processes_of(running.project.data)) <= 1 + sum(running.function("app")["environments"].values()),
