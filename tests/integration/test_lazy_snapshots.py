@@ -143,6 +143,7 @@ def test_when_the_store_fails_copies_end_and_the_function_is_initialised(project
         assert running.invoke("app", {"part": 0})[0][1] == right[0]
         waiting = threads.submit(running.invoke, "app", {"part": 5})
         eventually(lambda: store.asked, what="a request for what has not arrived")
+        eventually(lambda: running.function("app")["environments"]["busy"] == 1, what="the request in a copy")
         store.is_dead = True
         store.gate.set()
         answer, error = waiting.result()
